@@ -1,0 +1,60 @@
+"""The shell of every command: parse, resolve settings, run, and turn errors into exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from common.settings.resolve import Resolved, add_flags, resolve
+from hiddenfeed.errors import HiddenfeedError
+
+#: A command's body: gets its settings and the parsed arguments that are not settings; returns the exit code.
+Body = Callable[[Resolved, argparse.Namespace], int]
+
+
+class Command:
+    """One command line with settings of some groups, `--help` made from them, and `--show-config`."""
+
+    def __init__(self, prog: str, summary: str, groups: Sequence[type[msgspec.Struct]], body: Body, epilog: str = "") -> None:
+        self.prog, self.summary, self.groups, self.body = prog, summary, tuple(groups), body
+        self.parser = argparse.ArgumentParser(
+            prog=prog, description=summary, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        self.parser.add_argument("--show-config", action="store_true", help="print every setting with its value and source, and stop")
+        add_flags(self.parser, self.groups)
+
+    def run(self, arguments: Sequence[str]) -> int:
+        """Run with the process's environment; returns the exit code, errors printed as one line."""
+        parsed = self.parser.parse_args(arguments)
+        try:
+            settings = resolve(self.groups, parsed, os.environ)
+            if parsed.show_config:
+                for name, value, source in settings.table():
+                    print(f"{name:32} {value:32} {source}")
+                return 0
+            return self.body(settings, parsed)
+        except HiddenfeedError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return error.exit_code
+        except KeyboardInterrupt:
+            print("interrupted", file=sys.stderr)
+            return 130
+
+
+def dispatch(prog: str, summary: str, commands: Sequence[Command], arguments: Sequence[str]) -> int:
+    """Run the command named by the first argument; without one, or with --help, list them all."""
+    by_name = {command.prog.rsplit(" ", 1)[-1]: command for command in commands}
+    if arguments and arguments[0] in by_name:
+        return by_name[arguments[0]].run(arguments[1:])
+    stream = sys.stdout if arguments and arguments[0] in ("-h", "--help") else sys.stderr
+    print(f"usage: {prog} COMMAND [--help]\n\n{summary}\n\ncommands:", file=stream)
+    for name, command in by_name.items():
+        print(f"  {name:12} {command.summary.splitlines()[0]}", file=stream)
+    if stream is sys.stderr and arguments:
+        print(f"\nerror: unknown command {arguments[0]!r}", file=sys.stderr)
+    return 0 if stream is sys.stdout else 2

@@ -1,0 +1,1 @@
+"""Settings: declared once in `catalogue`, resolved by `resolve`, documented by `document`."""

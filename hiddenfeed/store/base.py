@@ -1,0 +1,93 @@
+"""What every store can do, whatever it is made of: an S3 prefix or a plain directory.
+
+Keys are those of `hiddenfeed.layout`, relative to the store's root. Every method raises
+`TransientError` when the store is away, `ConfigError` when it refuses us (no such bucket, wrong
+credentials) and `DataError` for a key that leaves the root.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+
+class ObjectInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What the store says of one object."""
+
+    key: str
+    size_bytes: int
+    #: `algorithm:base64` as in `hiddenfeed.checksum`; None where the store keeps none or a listing omits it.
+    checksum: str | None = None
+    #: Small strings stored with the object; empty in listings.
+    metadata: dict[str, str] = {}
+
+
+class PutOutcome(Enum):
+    """How a verified put ended. In all three the store holds one whole object under the key."""
+
+    STORED = "stored"
+    #: An identical object was there already (a redelivery, or a reply that was lost).
+    ALREADY_THERE = "already-there"
+    #: Another whole object was there first; it wins and ours is dropped.
+    OTHER_WINS = "other-wins"
+
+
+class Store(Protocol):
+    """One root that holds runs."""
+
+    @property
+    def url(self) -> str:
+        """The root as a person would type it: `s3://bucket/prefix` or an absolute path."""
+        ...
+
+    def check(self) -> None:
+        """Prove that the root can be listed; raises `ConfigError` with the reason otherwise."""
+        ...
+
+    def head(self, key: str) -> ObjectInfo | None:
+        """Size, checksum and metadata of the object; None if there is none."""
+        ...
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """All objects whose key starts with `prefix`, in key order. Checksums may be None."""
+        ...
+
+    def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        """Bytes `[start, start + length)`, or to the end. Raises `MissingObjectError`."""
+        ...
+
+    def download(self, key: str, path: Path) -> ObjectInfo:
+        """Write the whole object to `path` (created or replaced) and verify its checksum.
+
+        Raises `MissingObjectError`, or `TransientError` if what arrived is not what is stored.
+        """
+        ...
+
+    def write(self, key: str, data: bytes, *, if_absent: bool = False) -> PutOutcome:
+        """Store a small document whole, verified by checksum. Without `if_absent` it replaces."""
+        ...
+
+    def put_file(
+        self,
+        key: str,
+        path: Path,
+        *,
+        size_bytes: int,
+        checksum: str,
+        metadata: Mapping[str, str] | None = None,
+    ) -> PutOutcome:
+        """Store the file under `key` unless there is an object already, and prove that it is there.
+
+        `checksum` was computed by whoever wrote the file; the store verifies it on arrival, and
+        size and checksum are read back before this returns. A file that is not what size and
+        checksum say raises `DataError` and leaves nothing under the key.
+        """
+        ...
+
+    def delete(self, key: str) -> None:
+        """Remove the object; no error if there is none."""
+        ...
