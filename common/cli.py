@@ -19,13 +19,22 @@ Body = Callable[[Resolved, argparse.Namespace], int]
 class Command:
     """One command line with settings of some groups, `--help` made from them, and `--show-config`."""
 
-    def __init__(self, prog: str, summary: str, groups: Sequence[type[msgspec.Struct]], body: Body, epilog: str = "") -> None:
+    def __init__(
+        self, prog: str, summary: str, groups: Sequence[type[msgspec.Struct]], body: Body, epilog: str = ""
+    ) -> None:
         self.prog, self.summary, self.groups, self.body = prog, summary, tuple(groups), body
         self.parser = argparse.ArgumentParser(
-            prog=prog, description=summary, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter,
+            prog=prog,
+            description=summary,
+            epilog=epilog,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        self.parser.add_argument("--show-config", action="store_true", help="print every setting with its value and source, and stop")
+        self.parser.add_argument(
+            "--show-config",
+            action="store_true",
+            help="print every setting with its value and source, and stop",
+        )
         add_flags(self.parser, self.groups)
 
     def run(self, arguments: Sequence[str]) -> int:

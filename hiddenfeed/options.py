@@ -28,9 +28,12 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Literal["auto", "path", "virtual"],
         Meta(description="bucket in the path or in the host name; auto is path for a custom endpoint"),
     ] = "auto"
-    s3_ca_bundle: Annotated[str | None, Meta(description="file of CA certificates for the S3 endpoint")] = None
+    s3_ca_bundle: Annotated[str | None, Meta(description="file of CA certificates for the S3 endpoint")] = (
+        None
+    )
     s3_connect_timeout_seconds: Annotated[
-        float, Meta(gt=0, description="limit for connecting, and for a body send that stalls", extra={"unit": "s"})
+        float,
+        Meta(gt=0, description="limit for connecting, and for a body send that stalls", extra={"unit": "s"}),
     ] = 10.0
     s3_read_timeout_seconds: Annotated[
         float, Meta(gt=0, description="limit for waiting on a reply", extra={"unit": "s"})
@@ -40,5 +43,10 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         int, Meta(ge=5 * MIB, description="files above this are uploaded in parts", extra={"unit": "bytes"})
     ] = 128 * MIB
     multipart_part_bytes: Annotated[
-        int, Meta(ge=5 * MIB, description="size of a part, raised where 10,000 parts do not do", extra={"unit": "bytes"})
+        int,
+        Meta(
+            ge=5 * MIB,
+            description="size of a part, raised where 10,000 parts do not do",
+            extra={"unit": "bytes"},
+        ),
     ] = 32 * MIB

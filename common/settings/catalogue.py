@@ -54,24 +54,47 @@ class QueueSettings(Group):
     """How jobs are owned, taken over, tried again and given back."""
 
     lease_seconds: Annotated[
-        int, Meta(ge=3, description="a job of a process silent for this long is taken over", extra={"unit": "s"})
+        int,
+        Meta(ge=3, description="a job of a process silent for this long is taken over", extra={"unit": "s"}),
     ] = 45
     heartbeat_seconds: Annotated[
-        int, Meta(ge=1, description="how often a process renews its leases; a third of the lease at most", extra={"unit": "s"})
+        int,
+        Meta(
+            ge=1,
+            description="how often a process renews its leases; a third of the lease at most",
+            extra={"unit": "s"},
+        ),
     ] = 10
     maintenance_seconds: Annotated[
         int, Meta(ge=1, description="how often lapsed leases are looked for", extra={"unit": "s"})
     ] = 15
-    poll_seconds: Annotated[int, Meta(ge=1, description="longest wait for one pop from a queue", extra={"unit": "s"})] = 1
+    poll_seconds: Annotated[
+        int, Meta(ge=1, description="longest wait for one pop from a queue", extra={"unit": "s"})
+    ] = 1
     grace_seconds: Annotated[
-        int, Meta(ge=0, description="after SIGTERM, time for running jobs to finish before they are given back", extra={"unit": "s"})
+        int,
+        Meta(
+            ge=0,
+            description="after SIGTERM, time for running jobs to finish before they are given back",
+            extra={"unit": "s"},
+        ),
     ] = 30
-    job_attempts: Annotated[int, Meta(ge=1, description="attempts of a job that fails for no known reason")] = 4
+    job_attempts: Annotated[
+        int, Meta(ge=1, description="attempts of a job that fails for no known reason")
+    ] = 4
     retry_base_seconds: Annotated[
-        float, Meta(gt=0, description="first delay before a transient failure is tried again; doubled each time", extra={"unit": "s"})
+        float,
+        Meta(
+            gt=0,
+            description="first delay before a transient failure is tried again; doubled each time",
+            extra={"unit": "s"},
+        ),
     ] = 1.0
     retry_max_seconds: Annotated[
-        float, Meta(gt=0, description="longest delay before a transient failure is tried again", extra={"unit": "s"})
+        float,
+        Meta(
+            gt=0, description="longest delay before a transient failure is tried again", extra={"unit": "s"}
+        ),
     ] = 60.0
     result_ttl_seconds: Annotated[
         int, Meta(ge=60, description="how long a finished job can be looked at", extra={"unit": "s"})
@@ -81,13 +104,29 @@ class QueueSettings(Group):
 class SpoolSettings(Group):
     """The folder between a GPU worker and the uploaders of its host."""
 
-    spool: Annotated[str, Meta(description="name of the spool; uploaders serve the spool of this name", pattern="^[A-Za-z0-9_-]{1,60}$")] = "default"
-    spool_dir: Annotated[str, Meta(description="the spool's folder on local disk, shared by the roles of a host")] = "spool"
+    spool: Annotated[
+        str,
+        Meta(
+            description="name of the spool; uploaders serve the spool of this name",
+            pattern="^[A-Za-z0-9_-]{1,60}$",
+        ),
+    ] = "default"
+    spool_dir: Annotated[
+        str, Meta(description="the spool's folder on local disk, shared by the roles of a host")
+    ] = "spool"
     spool_cap_bytes: Annotated[
-        int, Meta(ge=MIB, description="the spool never holds more than this", extra={"unit": "bytes", "live": True})
+        int,
+        Meta(
+            ge=MIB, description="the spool never holds more than this", extra={"unit": "bytes", "live": True}
+        ),
     ] = 50 * GIB
     spool_free_bytes: Annotated[
-        int, Meta(ge=0, description="disk space the spool leaves free for others", extra={"unit": "bytes", "live": True})
+        int,
+        Meta(
+            ge=0,
+            description="disk space the spool leaves free for others",
+            extra={"unit": "bytes", "live": True},
+        ),
     ] = 2 * GIB
 
 
@@ -102,7 +141,9 @@ class UploadSettings(Group):
 class ExtractSettings(Group):
     """How the GPU worker computes."""
 
-    run: Annotated[str | None, Meta(description="serve this run only; else the oldest with work, the loaded model first")] = None
+    run: Annotated[
+        str | None, Meta(description="serve this run only; else the oldest with work, the loaded model first")
+    ] = None
     device: Annotated[str, Meta(description="auto, cpu, cuda or cuda:N")] = "auto"
     compute_dtype: Annotated[
         Literal["auto", "bfloat16", "float16", "float32"],
@@ -112,18 +153,32 @@ class ExtractSettings(Group):
         Literal["auto", "sdpa", "eager", "flash_attention_2", "flash_attention_3"],
         Meta(description="attention implementation"),
     ] = "auto"
-    threads: Annotated[int, Meta(ge=0, description="CPU threads of the forward pass; 0 leaves it to torch")] = 0
-    trust_remote_code: Annotated[bool, Meta(description="run model code that a checkpoint brings along")] = False
+    threads: Annotated[
+        int, Meta(ge=0, description="CPU threads of the forward pass; 0 leaves it to torch")
+    ] = 0
+    trust_remote_code: Annotated[bool, Meta(description="run model code that a checkpoint brings along")] = (
+        False
+    )
     model_path: Annotated[
-        str | None, Meta(description="load the run's model from this folder instead of where the run says; its weights must be the same")
+        str | None,
+        Meta(
+            description="load the run's model from this folder instead of where the run says; its weights must be the same"
+        ),
     ] = None
     batches_in_flight: Annotated[
         int, Meta(ge=1, le=8, description="batches in flight: one read, one computed, one written")
     ] = 3
     upload_backlog_max: Annotated[
-        int, Meta(ge=1, description="do not start batches while this many files wait for upload", extra={"live": True})
+        int,
+        Meta(
+            ge=1,
+            description="do not start batches while this many files wait for upload",
+            extra={"live": True},
+        ),
     ] = 1000
-    cache_dir: Annotated[str | None, Meta(description="folder for token files of runs; inside the spool when not set")] = None
+    cache_dir: Annotated[
+        str | None, Meta(description="folder for token files of runs; inside the spool when not set")
+    ] = None
     batch_timeout_seconds: Annotated[
         int, Meta(ge=10, description="a batch computing for longer is taken for hung", extra={"unit": "s"})
     ] = 3600
@@ -133,28 +188,48 @@ class DataSettings(Group):
     """What a run is made of."""
 
     data: Annotated[
-        str, Meta(description="JSONL file with messages, conversations or input_ids", extra={"required": True})
+        str,
+        Meta(description="JSONL file with messages, conversations or input_ids", extra={"required": True}),
     ] = ""
     model: Annotated[str, Meta(description="hub id or folder of the model", extra={"required": True})] = ""
-    model_revision: Annotated[str | None, Meta(description="hub revision; the newest when not set, then pinned")] = None
-    name: Annotated[str | None, Meta(description="start of the run's id; made from model and data when not set")] = None
-    run_id: Annotated[str | None, Meta(description="resume exactly this run; refused if anything that matters differs")] = None
+    model_revision: Annotated[
+        str | None, Meta(description="hub revision; the newest when not set, then pinned")
+    ] = None
+    name: Annotated[
+        str | None, Meta(description="start of the run's id; made from model and data when not set")
+    ] = None
+    run_id: Annotated[
+        str | None, Meta(description="resume exactly this run; refused if anything that matters differs")
+    ] = None
     taps: Annotated[
         str,
-        Meta(description="what to keep: canonical numbers '0,15,30' (states after t blocks), 'blocks:…', 'vllm:…', 'hf:…', 'eagle3', 'dflash[:k]', 'draft:PATH'"),
+        Meta(
+            description="what to keep: canonical numbers '0,15,30' (states after t blocks), 'blocks:…', 'vllm:…', 'hf:…', 'eagle3', 'dflash[:k]', 'draft:PATH'"
+        ),
     ] = "dflash"
     final_state: Annotated[
         Literal["none", "pre", "post"],
         Meta(description="also keep the state for the language-model head, before or after the final norm"),
     ] = "none"
-    dtype: Annotated[Literal["bfloat16", "float16", "float32"], Meta(description="dtype of the stored states")] = "bfloat16"
-    chat_template: Annotated[str | None, Meta(description="Jinja file in place of the tokenizer's own template")] = None
+    dtype: Annotated[
+        Literal["bfloat16", "float16", "float32"], Meta(description="dtype of the stored states")
+    ] = "bfloat16"
+    chat_template: Annotated[
+        str | None, Meta(description="Jinja file in place of the tokenizer's own template")
+    ] = None
     loss_mask: Annotated[
-        Literal["assistant", "last-turn", "all"], Meta(description="which tokens the model is trained to predict")
+        Literal["assistant", "last-turn", "all"],
+        Meta(description="which tokens the model is trained to predict"),
     ] = "assistant"
-    max_length: Annotated[int, Meta(ge=1, description="longest sample in tokens", extra={"unit": "tokens"})] = 4096
-    overlength: Annotated[Literal["truncate", "drop"], Meta(description="what happens to longer ones")] = "truncate"
-    min_length: Annotated[int, Meta(ge=1, description="shortest sample in tokens", extra={"unit": "tokens"})] = 1
+    max_length: Annotated[
+        int, Meta(ge=1, description="longest sample in tokens", extra={"unit": "tokens"})
+    ] = 4096
+    overlength: Annotated[Literal["truncate", "drop"], Meta(description="what happens to longer ones")] = (
+        "truncate"
+    )
+    min_length: Annotated[
+        int, Meta(ge=1, description="shortest sample in tokens", extra={"unit": "tokens"})
+    ] = 1
 
 
 class PlanSettings(Group):
@@ -173,7 +248,9 @@ class SubmitSettings(Group):
     """How a plan gets onto the queue."""
 
     queue_window: Annotated[int, Meta(ge=1, description="manifests queued at a time")] = 1000
-    detach: Annotated[bool, Meta(description="return once the run is submitted, without waiting for its end")] = False
+    detach: Annotated[
+        bool, Meta(description="return once the run is submitted, without waiting for its end")
+    ] = False
 
 
 class MonitorSettings(Group):
@@ -181,16 +258,22 @@ class MonitorSettings(Group):
 
     monitor_host: Annotated[str, Meta(description="address the web page listens on")] = "127.0.0.1"
     monitor_port: Annotated[int, Meta(ge=0, le=65535, description="port of the web page")] = 8080
-    refresh_seconds: Annotated[float, Meta(gt=0, description="how often the live view is renewed", extra={"unit": "s"})] = 1.0
+    refresh_seconds: Annotated[
+        float, Meta(gt=0, description="how often the live view is renewed", extra={"unit": "s"})
+    ] = 1.0
 
 
 class DashboardSettings(Group):
     """rq-dashboard beside the monitor."""
 
-    dashboard_host: Annotated[str, Meta(description="address rq-dashboard listens on; others than loopback need a password")] = "127.0.0.1"
+    dashboard_host: Annotated[
+        str, Meta(description="address rq-dashboard listens on; others than loopback need a password")
+    ] = "127.0.0.1"
     dashboard_port: Annotated[int, Meta(ge=0, le=65535, description="port of rq-dashboard")] = 9181
     dashboard_user: Annotated[str, Meta(description="login of rq-dashboard")] = "hiddenfeed"
-    dashboard_password: Annotated[str | None, Meta(description="password of rq-dashboard", extra={"secret": True})] = None
+    dashboard_password: Annotated[
+        str | None, Meta(description="password of rq-dashboard", extra={"secret": True})
+    ] = None
 
 
 ALL_GROUPS: tuple[type[msgspec.Struct], ...] = (

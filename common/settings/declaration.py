@@ -59,7 +59,9 @@ def settings_of(group: type[msgspec.Struct]) -> Iterator[Setting]:
             required=bool(extra.get("required")),
             type=hints[field.name],
             kind=_kind(inner),
-            choices=tuple(str(value) for value in inner.values) if isinstance(inner, inspect.LiteralType) else (),
+            choices=tuple(str(value) for value in inner.values)
+            if isinstance(inner, inspect.LiteralType)
+            else (),
         )
 
 
@@ -68,7 +70,10 @@ def _unwrap(node: inspect.Type) -> tuple[dict[str, Any], inspect.Type]:
     meta: dict[str, Any] = {}
     while True:
         if isinstance(node, inspect.Metadata):
-            meta |= {"extra": node.extra or {}, "description": (node.extra_json_schema or {}).get("description", "")}
+            meta |= {
+                "extra": node.extra or {},
+                "description": (node.extra_json_schema or {}).get("description", ""),
+            }
             node = node.type
         elif isinstance(node, inspect.UnionType):
             node = next(part for part in node.types if not isinstance(part, inspect.NoneType))

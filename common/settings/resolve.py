@@ -23,8 +23,15 @@ GroupT = TypeVar("GroupT", bound=msgspec.Struct)
 
 _SIZE = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[KMGT]i?)?B?", re.IGNORECASE)
 _FACTORS = {
-    **{"": 1, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40},
-    **{"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12},
+    "": 1,
+    "ki": 2**10,
+    "mi": 2**20,
+    "gi": 2**30,
+    "ti": 2**40,
+    "k": 10**3,
+    "m": 10**6,
+    "g": 10**9,
+    "t": 10**12,
 }
 _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"0", "false", "no", "off"}
@@ -44,7 +51,9 @@ class Resolved:
         if kind not in self._built:
             if kind not in self.groups:
                 raise KeyError(kind.__name__)
-            self._built[kind] = kind(**{setting.name: self.values[setting.name] for setting in settings_of(kind)})
+            self._built[kind] = kind(
+                **{setting.name: self.values[setting.name] for setting in settings_of(kind)}
+            )
         built = self._built[kind]
         assert isinstance(built, kind)
         return built
@@ -53,7 +62,11 @@ class Resolved:
         """(name, value, source) of every setting, secrets hidden; what `--show-config` prints."""
         for group in self.groups:
             for setting in settings_of(group):
-                yield setting.name, shown_value(setting, self.values[setting.name]), self.sources[setting.name]
+                yield (
+                    setting.name,
+                    shown_value(setting, self.values[setting.name]),
+                    self.sources[setting.name],
+                )
 
 
 def add_flags(parser: argparse.ArgumentParser, groups: Sequence[type[msgspec.Struct]]) -> None:
@@ -66,14 +79,22 @@ def add_flags(parser: argparse.ArgumentParser, groups: Sequence[type[msgspec.Str
             live = "; can be changed in a running fleet" if setting.live else ""
             text = f"{setting.help} ({note}{live}; {setting.environment})".replace("%", "%%")
             if setting.kind == "bool":
-                section.add_argument(setting.flag, action=argparse.BooleanOptionalAction, default=None, help=text)
+                section.add_argument(
+                    setting.flag, action=argparse.BooleanOptionalAction, default=None, help=text
+                )
             else:
-                metavar = "{" + ",".join(setting.choices) + "}" if setting.choices else (setting.unit or setting.kind).upper()
+                metavar = (
+                    "{" + ",".join(setting.choices) + "}"
+                    if setting.choices
+                    else (setting.unit or setting.kind).upper()
+                )
                 section.add_argument(setting.flag, default=None, metavar=metavar, help=text)
 
 
 def resolve(
-    groups: Sequence[type[msgspec.Struct]], flags: argparse.Namespace | Mapping[str, Any], environ: Mapping[str, str]
+    groups: Sequence[type[msgspec.Struct]],
+    flags: argparse.Namespace | Mapping[str, Any],
+    environ: Mapping[str, str],
 ) -> Resolved:
     """Typed values of `groups`; raises ConfigError naming the flag or variable that is wrong."""
     given = vars(flags) if isinstance(flags, argparse.Namespace) else flags
@@ -87,9 +108,13 @@ def resolve(
                 raw, source = environ[setting.environment], f"environment {setting.environment}"
             if raw is None:
                 if setting.required:
-                    raise ConfigError(f"{setting.flag} (or {setting.environment}) must be given: {setting.help}")
+                    raise ConfigError(
+                        f"{setting.flag} (or {setting.environment}) must be given: {setting.help}"
+                    )
                 raw, source = setting.default, "default"
-            values[setting.name] = setting.default if source == "default" else parse_value(setting, raw, source)
+            values[setting.name] = (
+                setting.default if source == "default" else parse_value(setting, raw, source)
+            )
             sources[setting.name] = source
     return Resolved(values=values, sources=sources, groups=tuple(groups))
 

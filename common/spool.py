@@ -1,0 +1,271 @@
+"""The spool: the capped folder on local disk between a GPU worker and the uploaders of its host.
+
+`<spool_dir>/<run_id>/<000042>-<token>.safetensors`, with `.part` appended while it is written. The
+token is unique per attempt, so two deliveries of one batch never share a file. One lock file
+serialises all that makes the spool grow, over all processes of the host: the cap is never exceeded.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from common.part_file import PART_SUFFIX, PartFile
+from common.settings.catalogue import SpoolSettings
+from hiddenfeed.errors import ConfigError, PermanentError
+from hiddenfeed.layout import batch_name, check_run_id
+from hiddenfeed.owned_file import create_owned, remove_if_abandoned, sync_folder
+
+_LOCK_NAME = ".lock"
+_FOLDER_MODE = 0o2770
+_TOKEN = re.compile(r"[A-Za-z0-9]{1,64}")
+_SUFFIXES = (".safetensors", ".json")
+_FILE_NAME = re.compile(r"(?P<batch>\d{6,})-[A-Za-z0-9]{1,64}\.(safetensors|json)")
+_RELATIVE = re.compile(r"(?P<run>[A-Za-z0-9][A-Za-z0-9_-]{0,99})/(?P<file>[^/]+)")
+
+
+class SpoolUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """What a spool holds now. `bytes + part_bytes` is what the cap limits."""
+
+    #: Finished files, waiting for upload.
+    files: int
+    bytes: int
+    #: Files being written, at their full size from the start.
+    part_bytes: int
+    cap_bytes: int
+    disk_free_bytes: int
+    #: Disk space promised to files being written that the disk has not handed out yet.
+    promised_bytes: int = 0
+
+
+class SpoolFile(msgspec.Struct, frozen=True, kw_only=True):
+    """One finished file in the spool."""
+
+    run_id: str
+    batch_id: int
+    #: POSIX path relative to the spool's folder.
+    path: str
+    size_bytes: int
+    #: Seconds since the epoch, as the file system says.
+    modified_at: float
+
+
+class Spool:
+    """One spool of this host. Constructing it touches no disk; safe to share between threads."""
+
+    def __init__(self, settings: SpoolSettings) -> None:
+        self.name = settings.spool
+        self.root = Path(settings.spool_dir).expanduser().absolute()
+        self._settings = settings
+
+    def apply(self, settings: SpoolSettings) -> None:
+        """Take over the live settings (cap and free space); name and folder stay as they are."""
+        self._settings = settings
+
+    def check(self) -> None:
+        """Create the folder if need be and prove that it can be written; raises ConfigError."""
+        with self._locked():
+            pass
+
+    def usage(self) -> SpoolUsage:
+        """What the spool holds; a spool that was never used holds nothing."""
+        files = used = part = promised = 0
+        for name, status in self._entries():
+            if name.endswith(PART_SUFFIX):
+                part += status.st_size
+                promised += max(0, status.st_size - status.st_blocks * 512)
+            else:
+                files += 1
+                used += status.st_size
+        existing = next(folder for folder in (self.root, *self.root.parents) if folder.exists())
+        return SpoolUsage(
+            files=files,
+            bytes=used,
+            part_bytes=part,
+            cap_bytes=self._settings.spool_cap_bytes,
+            disk_free_bytes=shutil.disk_usage(existing).free,
+            promised_bytes=promised,
+        )
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether a file of this size would be let in now; `reserve` alone decides."""
+        usage = self.usage()
+        left = usage.disk_free_bytes - usage.promised_bytes - self._settings.spool_free_bytes
+        return usage.bytes + usage.part_bytes + size_bytes <= usage.cap_bytes and size_bytes <= left
+
+    def reserve(
+        self, run_id: str, batch_id: int, token: str, size_bytes: int, suffix: str = ".safetensors"
+    ) -> PartFile | None:
+        """A file of exactly `size_bytes` to write into, its space taken; None while there is no room.
+
+        Raises ConfigError for a file larger than the cap, since waiting would not help, and
+        PermanentError for a token or suffix that cannot name a file.
+        """
+        if not _TOKEN.fullmatch(token) or suffix not in _SUFFIXES:
+            raise PermanentError(f"{token!r} with suffix {suffix!r} cannot name a file in the spool")
+        if size_bytes > self._settings.spool_cap_bytes:
+            raise ConfigError(
+                f"a file of {size_bytes} bytes never fits the spool's cap of "
+                f"{self._settings.spool_cap_bytes} bytes; raise --spool-cap-bytes"
+            )
+        folder = self.root / check_run_id(run_id)
+        part_path = folder / f"{batch_name(batch_id)}-{token}{suffix}{PART_SUFFIX}"
+        with self._locked():
+            if not self.has_room(size_bytes):
+                return None
+            _make_folder(folder)
+            part = PartFile(create_owned(part_path), part_path, size_bytes, self._locked)
+            try:
+                # Sets the size at once: whoever holds the lock next counts the whole file.
+                os.ftruncate(part.fd, size_bytes)
+            except OSError as error:
+                return _without_room(part, error)
+        try:
+            part.allocate()
+        except OSError as error:
+            return _without_room(part, error)
+        return part
+
+    def resolve(self, relative: str) -> Path:
+        """The absolute path of a finished file, there or not.
+
+        Raises PermanentError for whatever is not a plain `run/batch-token.suffix` inside the
+        spool: absolute paths, `..`, other names, symbolic links and folders.
+        """
+        match = _RELATIVE.fullmatch(relative)
+        if match is None or not _FILE_NAME.fullmatch(match["file"]):
+            raise PermanentError(f"{relative!r} is not the path of a file in a spool")
+        path = self.root / relative
+        for part, is_kind in ((path.parent, stat.S_ISDIR), (path, stat.S_ISREG)):
+            try:
+                mode = part.lstat().st_mode
+            except FileNotFoundError:
+                continue
+            if not is_kind(mode):
+                raise PermanentError(f"{relative!r} leaves the spool: {part.name} is a link or no plain file")
+        return path
+
+    def open(self, relative: str) -> int:
+        """A read-only descriptor of a finished file; raises FileNotFoundError, or PermanentError as `resolve`."""
+        return os.open(self.resolve(relative), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+    def remove(self, relative: str) -> bool:
+        """Delete a finished file; False if it was gone already."""
+        try:
+            self.resolve(relative).unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def files(self) -> list[SpoolFile]:
+        """All finished files, by run and batch."""
+        found = []
+        for name, status in self._entries():
+            run_id, _, file_name = name.partition("/")
+            if match := _FILE_NAME.fullmatch(file_name):
+                found.append(
+                    SpoolFile(
+                        run_id=run_id,
+                        batch_id=int(match["batch"]),
+                        path=name,
+                        size_bytes=status.st_size,
+                        modified_at=status.st_mtime,
+                    )
+                )
+        return sorted(found, key=lambda file: file.path)
+
+    def sweep(self) -> list[str]:
+        """Remove what dead writers left half-written, and empty run folders; returns the names removed."""
+        if not self.root.exists():
+            return []
+        removed = []
+        with self._locked():
+            for name, _ in list(self._entries()):
+                if name.endswith(PART_SUFFIX) and remove_if_abandoned(self.root / name):
+                    removed.append(name)
+            for folder in self._run_folders():
+                try:
+                    folder.rmdir()
+                except OSError as error:
+                    if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
+                        raise
+        return removed
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Hold the spool's lock: against other processes and other threads alike."""
+        try:
+            _make_folder(self.root)
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            lock = os.open(self.root / _LOCK_NAME, flags, 0o660)
+        except (PermissionError, NotADirectoryError, FileExistsError) as error:
+            raise ConfigError(f"spool folder {self.root} cannot be written: {error.strerror}") from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
+
+    def _run_folders(self) -> Iterator[Path]:
+        """Folders of runs; other things in the spool's folder are not the spool's."""
+        try:
+            with os.scandir(self.root) as entries:
+                folders = [
+                    self.root / entry.name
+                    for entry in entries
+                    if entry.is_dir(follow_symlinks=False) and _RELATIVE.fullmatch(f"{entry.name}/x")
+                ]
+        except FileNotFoundError:
+            return
+        yield from folders
+
+    def _entries(self) -> Iterator[tuple[str, os.stat_result]]:
+        """(relative path, status) of every file of the spool, `.part` files included."""
+        for folder in self._run_folders():
+            try:
+                with os.scandir(folder) as entries:
+                    names = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
+            except FileNotFoundError:
+                continue
+            for name in names:
+                if not _FILE_NAME.fullmatch(name.removesuffix(PART_SUFFIX)):
+                    continue
+                try:
+                    yield f"{folder.name}/{name}", (folder / name).lstat()
+                except FileNotFoundError:
+                    continue  # uploaded and deleted, or published, while we looked
+
+
+def _make_folder(folder: Path) -> None:
+    """Create a folder that other roles of the host, in the same group, may delete from."""
+    if folder.is_dir():
+        return
+    _make_folder_parents(folder)
+    try:
+        folder.mkdir(mode=_FOLDER_MODE)
+    except FileExistsError:
+        if not folder.is_dir():
+            raise
+        return
+    folder.chmod(_FOLDER_MODE)  # the umask took its share of mkdir's mode
+    sync_folder(folder.parent)
+
+
+def _make_folder_parents(folder: Path) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+
+
+def _without_room(part: PartFile, error: OSError) -> None:
+    """Give the file up if the disk is full, and say None; anything else is raised."""
+    part.discard()
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        raise error

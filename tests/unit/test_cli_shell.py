@@ -1,0 +1,67 @@
+"""The shell of commands: one sentence and an exit code for every failure."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from common.cli import Command, dispatch
+from common.settings.catalogue import StoreSettings, UploadSettings
+from common.settings.resolve import Resolved
+from hiddenfeed.errors import ConfigError, DataError, PermanentError, TransientError
+
+
+def _command(error: Exception | None = None) -> Command:
+    def body(settings: Resolved, arguments: argparse.Namespace) -> int:
+        if error:
+            raise error
+        print("parallelism", settings.group(UploadSettings).upload_parallelism)
+        return 0
+
+    return Command("thing go", "Go there.", [StoreSettings, UploadSettings], body)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("no"), 2),
+        (DataError("no"), 65),
+        (TransientError("no"), 75),
+        (PermanentError("no"), 1),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_errors_become_one_line_and_an_exit_code(
+    error: Exception, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _command(error).run(["--store", "x"]) == code
+    assert capsys.readouterr().err in ("error: no\n", "interrupted\n")
+
+
+def test_a_body_gets_its_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _command().run(["--store", "x", "--upload-parallelism", "7"]) == 0
+    assert capsys.readouterr().out == "parallelism 7\n"
+
+
+def test_show_config_names_each_source(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HIDDENFEED_UPLOAD_PARALLELISM", "9")
+    assert _command().run(["--store", "x", "--show-config"]) == 0
+    lines = [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines()]
+    assert ["store", "x", "flag --store"] in lines
+    assert ["upload_parallelism", "9", "environment HIDDENFEED_UPLOAD_PARALLELISM"] in lines
+
+
+def test_a_missing_setting_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _command().run([]) == 2
+    assert capsys.readouterr().err.startswith("error: --store (or HIDDENFEED_STORE) must be given")
+
+
+def test_dispatch_lists_and_finds_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert dispatch("thing", "Things.", [_command()], ["--help"]) == 0
+    assert "go           Go there." in capsys.readouterr().out
+    assert dispatch("thing", "Things.", [_command()], ["fly"]) == 2
+    assert "unknown command 'fly'" in capsys.readouterr().err
+    assert dispatch("thing", "Things.", [_command()], ["go", "--store", "x"]) == 0
