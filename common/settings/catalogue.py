@@ -17,11 +17,7 @@ from hiddenfeed.options import MIB, StoreOptions
 GIB = 1024 * MIB
 
 
-class Group(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of all groups of settings."""
-
-
-class RedisSettings(Group):
+class RedisSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The one Redis all roles share."""
 
     redis_url: Annotated[
@@ -31,7 +27,7 @@ class RedisSettings(Group):
     redis_ca_bundle: Annotated[str | None, Meta(description="file of CA certificates for rediss://")] = None
 
 
-class StoreSettings(Group):
+class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where runs live."""
 
     store: Annotated[
@@ -39,7 +35,7 @@ class StoreSettings(Group):
     ] = ""
 
 
-class LogSettings(Group):
+class LogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a process says while it works."""
 
     log_level: Annotated[
@@ -50,7 +46,7 @@ class LogSettings(Group):
     ] = "auto"
 
 
-class QueueSettings(Group):
+class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How jobs are owned, taken over, tried again and given back."""
 
     lease_seconds: Annotated[
@@ -101,7 +97,7 @@ class QueueSettings(Group):
     ] = 24 * 3600
 
 
-class SpoolSettings(Group):
+class SpoolSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The folder between a GPU worker and the uploaders of its host."""
 
     spool: Annotated[
@@ -130,7 +126,7 @@ class SpoolSettings(Group):
     ] = 2 * GIB
 
 
-class UploadSettings(Group):
+class UploadSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How the uploader moves files."""
 
     upload_parallelism: Annotated[
@@ -138,7 +134,7 @@ class UploadSettings(Group):
     ] = 32
 
 
-class ExtractSettings(Group):
+class ExtractSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How the GPU worker computes."""
 
     run: Annotated[
@@ -184,7 +180,7 @@ class ExtractSettings(Group):
     ] = 3600
 
 
-class DataSettings(Group):
+class DataSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a run is made of."""
 
     data: Annotated[
@@ -232,7 +228,7 @@ class DataSettings(Group):
     ] = 1
 
 
-class PlanSettings(Group):
+class PlanSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How samples become micro-batches and batches."""
 
     micro_batch_tokens: Annotated[
@@ -244,7 +240,7 @@ class PlanSettings(Group):
     seed: Annotated[int, Meta(ge=0, description="seed of the deal of micro-batches into batches")] = 0
 
 
-class SubmitSettings(Group):
+class SubmitSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a plan gets onto the queue."""
 
     queue_window: Annotated[int, Meta(ge=1, description="manifests queued at a time")] = 1000
@@ -253,7 +249,7 @@ class SubmitSettings(Group):
     ] = False
 
 
-class MonitorSettings(Group):
+class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where the monitor answers."""
 
     monitor_host: Annotated[str, Meta(description="address the web page listens on")] = "127.0.0.1"
@@ -263,7 +259,7 @@ class MonitorSettings(Group):
     ] = 1.0
 
 
-class DashboardSettings(Group):
+class DashboardSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """rq-dashboard beside the monitor."""
 
     dashboard_host: Annotated[
