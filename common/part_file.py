@@ -10,7 +10,8 @@ from pathlib import Path
 from types import TracebackType
 
 from hiddenfeed.errors import PermanentError, TransientError
-from hiddenfeed.owned_file import sync_folder
+from hiddenfeed.local_file import sync_folder
+from hiddenfeed.owned_file import create_owned
 
 PART_SUFFIX = ".part"
 _FILE_MODE = 0o640
@@ -23,30 +24,41 @@ class PartFile:
     """
 
     def __init__(
-        self, fd: int, path: Path, size_bytes: int, locked: Callable[[], AbstractContextManager[None]]
+        self, path: Path, size_bytes: int, locked: Callable[[], AbstractContextManager[None]]
     ) -> None:
-        self.fd = fd
+        """Create the file at its full size, which counts from now on; raises OSError and leaves nothing."""
         self.path = path
         self.size_bytes = size_bytes
         self._locked = locked
+        self.fd = create_owned(path)
         self._open = True
+        try:
+            os.ftruncate(self.fd, size_bytes)
+        except BaseException:
+            self.discard()
+            raise
 
     def allocate(self) -> None:
-        """Have the disk hand out the whole size now, so that writing cannot run out of it; raises OSError."""
-        if not self.size_bytes:
-            return
+        """Have the disk hand out the whole size now, so that writing cannot run out of it.
+
+        Raises OSError, the file discarded.
+        """
         try:
-            os.posix_fallocate(self.fd, 0, self.size_bytes)
+            if self.size_bytes:
+                os.posix_fallocate(self.fd, 0, self.size_bytes)
         except OSError as error:
-            # Some file systems cannot: the size still counts against the cap.
+            # Some file systems cannot promise space: there the size counts against the cap only.
             if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                self.discard()
                 raise
 
     def write_at(self, data: bytes | bytearray | memoryview, offset: int) -> None:
         """Write all of `data` at `offset`; raises TransientError if the disk refuses, PermanentError beyond the size."""
         view = memoryview(data).cast("B")
         if offset + len(view) > self.size_bytes:
-            raise PermanentError(f"{self.path.name}: a write up to {offset + len(view)} exceeds {self.size_bytes} bytes")
+            raise PermanentError(
+                f"{self.path.name}: a write up to {offset + len(view)} exceeds {self.size_bytes} bytes"
+            )
         try:
             while len(view):
                 count = os.pwrite(self.fd, view, offset)
@@ -72,6 +84,7 @@ class PartFile:
                 if final.exists():
                     raise PermanentError(f"{final} exists already; a token must be used once")
                 self.path.rename(final)
+                self.path = final  # what to take away again should the next line fail
             sync_folder(final.parent)
         except OSError as error:
             raise TransientError(f"{final} could not be made durable: {error.strerror}") from error

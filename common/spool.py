@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,13 +23,14 @@ from common.part_file import PART_SUFFIX, PartFile
 from common.settings.catalogue import SpoolSettings
 from hiddenfeed.errors import ConfigError, PermanentError
 from hiddenfeed.layout import batch_name, check_run_id
-from hiddenfeed.owned_file import create_owned, remove_if_abandoned, sync_folder
+from hiddenfeed.local_file import local_error, sync_folder
+from hiddenfeed.owned_file import remove_if_abandoned
 
 _LOCK_NAME = ".lock"
 _FOLDER_MODE = 0o2770
 _TOKEN = re.compile(r"[A-Za-z0-9]{1,64}")
 _SUFFIXES = (".safetensors", ".json")
-_FILE_NAME = re.compile(r"(?P<batch>\d{6,})-[A-Za-z0-9]{1,64}\.(safetensors|json)")
+_FILE_NAME = re.compile(r"(?P<batch>\d{6,})-[A-Za-z0-9]{1,64}(?P<suffix>\.safetensors|\.json)")
 _RELATIVE = re.compile(r"(?P<run>[A-Za-z0-9][A-Za-z0-9_-]{0,99})/(?P<file>[^/]+)")
 
 
@@ -62,14 +63,11 @@ class SpoolFile(msgspec.Struct, frozen=True, kw_only=True):
 class Spool:
     """One spool of this host. Constructing it touches no disk; safe to share between threads."""
 
-    def __init__(self, settings: SpoolSettings) -> None:
+    def __init__(self, settings: SpoolSettings, current: Callable[[], SpoolSettings] | None = None) -> None:
+        """`current` is asked for the cap and the free space whenever they matter, so they may change; name and folder stay."""
         self.name = settings.spool
         self.root = Path(settings.spool_dir).expanduser().absolute()
-        self._settings = settings
-
-    def apply(self, settings: SpoolSettings) -> None:
-        """Take over the live settings (cap and free space); name and folder stay as they are."""
-        self._settings = settings
+        self._current = current or (lambda: settings)
 
     def check(self) -> None:
         """Create the folder if need be and prove that it can be written; raises ConfigError."""
@@ -91,7 +89,7 @@ class Spool:
             files=files,
             bytes=used,
             part_bytes=part,
-            cap_bytes=self._settings.spool_cap_bytes,
+            cap_bytes=self._current().spool_cap_bytes,
             disk_free_bytes=shutil.disk_usage(existing).free,
             promised_bytes=promised,
         )
@@ -99,7 +97,7 @@ class Spool:
     def has_room(self, size_bytes: int) -> bool:
         """Whether a file of this size would be let in now; `reserve` alone decides."""
         usage = self.usage()
-        left = usage.disk_free_bytes - usage.promised_bytes - self._settings.spool_free_bytes
+        left = usage.disk_free_bytes - usage.promised_bytes - self._current().spool_free_bytes
         return usage.bytes + usage.part_bytes + size_bytes <= usage.cap_bytes and size_bytes <= left
 
     def reserve(
@@ -112,28 +110,35 @@ class Spool:
         """
         if not _TOKEN.fullmatch(token) or suffix not in _SUFFIXES:
             raise PermanentError(f"{token!r} with suffix {suffix!r} cannot name a file in the spool")
-        if size_bytes > self._settings.spool_cap_bytes:
+        cap = self._current().spool_cap_bytes
+        if size_bytes > cap:
             raise ConfigError(
-                f"a file of {size_bytes} bytes never fits the spool's cap of "
-                f"{self._settings.spool_cap_bytes} bytes; raise --spool-cap-bytes"
+                f"a file of {size_bytes} bytes never fits the spool's cap of {cap} bytes; raise --spool-cap-bytes"
             )
         folder = self.root / check_run_id(run_id)
         part_path = folder / f"{batch_name(batch_id)}-{token}{suffix}{PART_SUFFIX}"
-        with self._locked():
-            if not self.has_room(size_bytes):
-                return None
-            _make_folder(folder)
-            part = PartFile(create_owned(part_path), part_path, size_bytes, self._locked)
-            try:
-                # Sets the size at once: whoever holds the lock next counts the whole file.
-                os.ftruncate(part.fd, size_bytes)
-            except OSError as error:
-                return _without_room(part, error)
         try:
+            with self._locked():
+                if not self.has_room(size_bytes):
+                    return None
+                _make_folder(folder)
+                part = PartFile(part_path, size_bytes, self._locked)
+            # Outside the lock: some disks take long, and the size counts already.
             part.allocate()
         except OSError as error:
-            return _without_room(part, error)
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                return None
+            raise local_error(error, f"{part_path} cannot be written") from error
         return part
+
+    @staticmethod
+    def parse(relative: str) -> tuple[str, int, str]:
+        """(run id, batch id, suffix) that a path relative to a spool names; raises PermanentError if it is none."""
+        match = _RELATIVE.fullmatch(relative)
+        file_match = _FILE_NAME.fullmatch(match["file"]) if match else None
+        if match is None or file_match is None:
+            raise PermanentError(f"{relative!r} is not the path of a file in a spool")
+        return match["run"], int(file_match["batch"]), file_match["suffix"]
 
     def resolve(self, relative: str) -> Path:
         """The absolute path of a finished file, there or not.
@@ -141,9 +146,7 @@ class Spool:
         Raises PermanentError for whatever is not a plain `run/batch-token.suffix` inside the
         spool: absolute paths, `..`, other names, symbolic links and folders.
         """
-        match = _RELATIVE.fullmatch(relative)
-        if match is None or not _FILE_NAME.fullmatch(match["file"]):
-            raise PermanentError(f"{relative!r} is not the path of a file in a spool")
+        self.parse(relative)
         path = self.root / relative
         for part, is_kind in ((path.parent, stat.S_ISDIR), (path, stat.S_ISREG)):
             try:
@@ -160,10 +163,13 @@ class Spool:
 
     def remove(self, relative: str) -> bool:
         """Delete a finished file; False if it was gone already."""
+        path = self.resolve(relative)
         try:
-            self.resolve(relative).unlink()
+            path.unlink()
         except FileNotFoundError:
             return False
+        except OSError as error:
+            raise local_error(error, f"{path} cannot be deleted") from error
         return True
 
     def files(self) -> list[SpoolFile]:
@@ -207,8 +213,8 @@ class Spool:
             _make_folder(self.root)
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             lock = os.open(self.root / _LOCK_NAME, flags, 0o660)
-        except (PermissionError, NotADirectoryError, FileExistsError) as error:
-            raise ConfigError(f"spool folder {self.root} cannot be written: {error.strerror}") from None
+        except OSError as error:
+            raise local_error(error, f"spool folder {self.root} cannot be written") from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
@@ -249,7 +255,7 @@ def _make_folder(folder: Path) -> None:
     """Create a folder that other roles of the host, in the same group, may delete from."""
     if folder.is_dir():
         return
-    _make_folder_parents(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
     try:
         folder.mkdir(mode=_FOLDER_MODE)
     except FileExistsError:
@@ -258,14 +264,3 @@ def _make_folder(folder: Path) -> None:
         return
     folder.chmod(_FOLDER_MODE)  # the umask took its share of mkdir's mode
     sync_folder(folder.parent)
-
-
-def _make_folder_parents(folder: Path) -> None:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-
-
-def _without_room(part: PartFile, error: OSError) -> None:
-    """Give the file up if the disk is full, and say None; anything else is raised."""
-    part.discard()
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-        raise error

@@ -63,9 +63,9 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ] = 10
     maintenance_seconds: Annotated[
         int, Meta(ge=1, description="how often lapsed leases are looked for", extra={"unit": "s"})
-    ] = 15
+    ] = 5
     poll_seconds: Annotated[
-        int, Meta(ge=1, description="longest wait for one pop from a queue", extra={"unit": "s"})
+        int, Meta(ge=1, le=10, description="longest wait for one pop from a queue", extra={"unit": "s"})
     ] = 1
     grace_seconds: Annotated[
         int,
@@ -78,6 +78,13 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     job_attempts: Annotated[
         int, Meta(ge=1, description="attempts of a job that fails for no known reason")
     ] = 4
+    job_takeovers: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="a job whose process died this often while it ran is failed, lest it kill them all",
+        ),
+    ] = 10
     retry_base_seconds: Annotated[
         float,
         Meta(
@@ -95,6 +102,13 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     result_ttl_seconds: Annotated[
         int, Meta(ge=60, description="how long a finished job can be looked at", extra={"unit": "s"})
     ] = 24 * 3600
+    finished_jobs_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="finished jobs of a queue that can be looked at; older ones are forgotten sooner",
+        ),
+    ] = 1000
 
 
 class SpoolSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -132,6 +146,17 @@ class UploadSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     upload_parallelism: Annotated[
         int, Meta(ge=1, le=512, description="files one uploader process has in flight", extra={"live": True})
     ] = 32
+    upload_timeout_seconds: Annotated[
+        int, Meta(ge=10, description="an upload running for longer is taken for hung", extra={"unit": "s"})
+    ] = 3600
+    leftover_seconds: Annotated[
+        int,
+        Meta(
+            ge=60,
+            description="a file in the spool that no job speaks of is deleted after this",
+            extra={"unit": "s"},
+        ),
+    ] = 600
 
 
 class ExtractSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -259,6 +284,34 @@ class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     ] = 1.0
 
 
+class StandaloneSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything on one machine without Docker: where its files are and how many processes it runs."""
+
+    home: Annotated[
+        str,
+        Meta(description="folder for servers, spool and logs; the same home goes on with its run"),
+    ] = "hiddenfeed-home"
+    out: Annotated[
+        str | None,
+        Meta(
+            description="where the run goes: s3://bucket/prefix (AWS, or the server of --s3-endpoint) or a folder; "
+            "an S3 server inside the home when not set"
+        ),
+    ] = None
+    uploaders: Annotated[int, Meta(ge=1, le=64, description="uploader processes")] = 2
+    workers: Annotated[int, Meta(ge=1, le=64, description="GPU worker processes")] = 1
+    devices: Annotated[
+        str | None,
+        Meta(description="one GPU worker on each of these, e.g. cuda:0,cuda:1, in place of --workers"),
+    ] = None
+    redis_port: Annotated[
+        int, Meta(ge=0, le=65535, description="port of the Redis server inside the home; 0 takes a free one")
+    ] = 0
+    s3_port: Annotated[
+        int, Meta(ge=0, le=65535, description="port of the S3 server inside the home; 0 takes a free one")
+    ] = 0
+
+
 class DashboardSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """rq-dashboard beside the monitor."""
 
@@ -284,6 +337,7 @@ ALL_GROUPS: tuple[type[msgspec.Struct], ...] = (
     ExtractSettings,
     UploadSettings,
     MonitorSettings,
+    StandaloneSettings,
     DashboardSettings,
     LogSettings,
 )

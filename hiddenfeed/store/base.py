@@ -22,7 +22,7 @@ class ObjectInfo(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
     #: `algorithm:base64` as in `hiddenfeed.checksum`; None where the store keeps none or a listing omits it.
     checksum: str | None = None
-    #: Small strings stored with the object; empty in listings.
+    #: Small strings stored with the object, for people; empty in listings and where a store keeps none.
     metadata: dict[str, str] = {}
 
 
@@ -44,31 +44,46 @@ class Store(Protocol):
         """The root as a person would type it: `s3://bucket/prefix` or an absolute path."""
         ...
 
-    def check(self) -> None:
-        """Prove that the root can be listed; raises `ConfigError` with the reason otherwise."""
+    def check(self, *, create: bool = False) -> None:
+        """Prove that the root is there; raises `ConfigError` or `TransientError` with the reason otherwise.
+
+        With `create`, which is for roles that write, a directory is created and proven writable,
+        and what dead writers left half-written is swept. A bucket is never created.
+        """
         ...
 
-    def head(self, key: str) -> ObjectInfo | None:
-        """Size, checksum and metadata of the object; None if there is none."""
+    def head(self, key: str, *, checksum: bool = False) -> ObjectInfo | None:
+        """Size and metadata of the object, and its checksum where the store keeps one; None if there is none.
+
+        With `checksum` it is always there: computed by reading the object where the store keeps none.
+        """
         ...
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """All objects whose key starts with `prefix`, in key order. Checksums may be None."""
+        """All objects whose key starts with `prefix`; those of one folder in key order. Checksums may be None."""
         ...
 
     def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
-        """Bytes `[start, start + length)`, or to the end. Raises `MissingObjectError`."""
+        """Bytes `[start, start + length)`, or to the end; fewer where the object ends before.
+
+        The whole object is verified by its checksum where the store keeps one; a range is not.
+        Raises `MissingObjectError`.
+        """
         ...
 
     def download(self, key: str, path: Path) -> ObjectInfo:
-        """Write the whole object to `path` (created or replaced) and verify its checksum.
+        """Write the whole object to `path` (created or replaced, never seen half) and verify its checksum.
 
-        Raises `MissingObjectError`, or `TransientError` if what arrived is not what is stored.
+        Its folder must exist. Raises `MissingObjectError`, or `TransientError` if what arrived is
+        not what is stored.
         """
         ...
 
     def write(self, key: str, data: bytes, *, if_absent: bool = False) -> PutOutcome:
-        """Store a small document whole, verified by checksum. Without `if_absent` it replaces."""
+        """Store a small document whole, verified by checksum. Without `if_absent` it replaces.
+
+        Raises `DataError` for an empty one, which stores treat differently.
+        """
         ...
 
     def put_file(
@@ -83,8 +98,8 @@ class Store(Protocol):
         """Store the file under `key` unless there is an object already, and prove that it is there.
 
         `checksum` was computed by whoever wrote the file; the store verifies it on arrival, and
-        size and checksum are read back before this returns. A file that is not what size and
-        checksum say raises `DataError` and leaves nothing under the key.
+        size and checksum are read back before this returns. A file that is missing, empty, a link
+        or not what size and checksum say raises `DataError` and leaves nothing under the key.
         """
         ...
 

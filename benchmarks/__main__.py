@@ -1,0 +1,50 @@
+"""`python -m benchmarks NAME [--json] [--quick]`: one benchmark, its figures as ratios within one run."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+import msgspec
+
+from hiddenfeed.errors import HiddenfeedError
+
+#: Benchmark -> the question it answers. Each is a module here with `run(quick=…)` and `describe(results)`.
+BENCHMARKS = {"extraction": "how much of the device's speed does the worker deliver?"}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one benchmark; returns the exit code."""
+    names = "\n".join(f"  {name:12} {question}" for name, question in BENCHMARKS.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=f"{__doc__}\n\nbenchmarks:\n{names}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("name", choices=BENCHMARKS, metavar="NAME", help="which benchmark")
+    parser.add_argument(
+        "--json", action="store_true", help="print the results as one JSON object on the last line"
+    )
+    parser.add_argument("--quick", action="store_true", help="a minute or less, for a first idea")
+    chosen = parser.parse_args(arguments)
+    benchmark = importlib.import_module(f"benchmarks.{chosen.name}")
+    try:
+        results = benchmark.run(quick=chosen.quick)
+    except HiddenfeedError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    for line in benchmark.describe(results):
+        print(line)
+    if chosen.json:
+        print(
+            msgspec.json.encode(
+                {"benchmark": chosen.name, "quick": chosen.quick, "results": results}
+            ).decode()
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

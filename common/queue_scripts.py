@@ -1,0 +1,91 @@
+"""Scripts that change a queue in one step, run inside Redis.
+
+Each ends a state and begins the next in one piece, so a process may die between any two calls.
+"""
+
+from __future__ import annotations
+
+#: KEYS: set of queues, queue. ARGV: ten key prefixes, then per job: id, number of fields, fields and values.
+#: Returns how many jobs were new.
+ENQUEUE = """
+local job, results, executions, queue, started, scheduled = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local ended = {ARGV[7], ARGV[8], ARGV[9], ARGV[10]}
+
+-- The ids that a queue's two lists hold, read once: a job whose status says queued while no list has it is dead.
+local listed = {}
+local function in_lists(name, id)
+  if not listed[name] then
+    listed[name] = {}
+    for _, key in ipairs({queue .. name, queue .. name .. ':intermediate'}) do
+      for _, member in ipairs(redis.call('LRANGE', key, 0, -1)) do listed[name][member] = true end
+    end
+  end
+  return listed[name][id]
+end
+
+local function alive(id, status, origin, execution)
+  if status == 'queued' then return in_lists(origin, id) end
+  if status == 'started' then return execution and redis.call('ZSCORE', started .. origin, id .. ':' .. execution) end
+  return status == 'scheduled' and redis.call('ZSCORE', scheduled .. origin, id)
+end
+
+-- First all looks, then all writes: what is pushed here must not count as found. The same id twice is one job.
+local wanted, seen, at = {}, {}, 11
+while at <= #ARGV do
+  local id, count = ARGV[at], 2 * tonumber(ARGV[at + 1])
+  local state = redis.call('HMGET', job .. id, 'status', 'origin', 'hf_execution')
+  local origin = state[2] or ''
+  if not seen[id] and not alive(id, state[1], origin, state[3]) then
+    wanted[#wanted + 1] = {id = id, first = at + 2, last = at + 1 + count, origin = state[1] and origin}
+  end
+  seen[id] = true
+  at = at + 2 + count
+end
+for _, new in ipairs(wanted) do
+  if new.origin then
+    redis.call('DEL', job .. new.id, job .. new.id .. ':dependents', results .. new.id, executions .. new.id)
+    for _, registry in ipairs(ended) do redis.call('ZREM', registry .. new.origin, new.id) end
+  end
+  redis.call('HSET', job .. new.id, unpack(ARGV, new.first, new.last))
+  redis.call('RPUSH', KEYS[2], new.id)
+end
+if #wanted > 0 then redis.call('SADD', KEYS[1], KEYS[2]) end
+return #wanted
+"""
+
+#: KEYS: set of queues, queue, failed registry. ARGV: job prefix, number of counters, counters, ids. Returns how many.
+REQUEUE_FAILED = """
+local counters = {}
+for i = 1, tonumber(ARGV[2]) do counters[i] = ARGV[2 + i] end
+local moved = 0
+for i = 3 + #counters, #ARGV do
+  local key = ARGV[1] .. ARGV[i]
+  if redis.call('ZREM', KEYS[3], ARGV[i]) == 1 and redis.call('HGET', key, 'status') == 'failed' then
+    redis.call('HDEL', key, 'started_at', 'ended_at', 'exc_info', unpack(counters))
+    redis.call('HSET', key, 'status', 'queued')
+    redis.call('PERSIST', key)
+    redis.call('RPUSH', KEYS[2], ARGV[i])
+    redis.call('SADD', KEYS[1], KEYS[2])
+    moved = moved + 1
+  end
+end
+return moved
+"""
+
+#: KEYS: a list or sorted set of job ids. ARGV: `list` or `zset`, job prefix, results prefix, how many at most.
+#: Takes ids off and deletes their jobs, except one that a process has in hand. Returns how many were taken.
+PURGE = """
+local ids
+if ARGV[1] == 'list' then
+  ids = redis.call('LPOP', KEYS[1], ARGV[4]) or {}
+else
+  ids = redis.call('ZRANGE', KEYS[1], 0, ARGV[4] - 1)
+  if #ids > 0 then redis.call('ZREM', KEYS[1], unpack(ids)) end
+end
+for _, id in ipairs(ids) do
+  if redis.call('HGET', ARGV[2] .. id, 'status') ~= 'started' then
+    redis.call('DEL', ARGV[2] .. id, ARGV[3] .. id)
+  end
+end
+return #ids
+"""

@@ -1,0 +1,222 @@
+"""Counters of a run in Redis: each batch counts once, however often it is delivered.
+
+For display only; the proof of completeness never looks here. Imported through `common.run_state`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+import redis
+from redis.client import Pipeline
+
+from common.messages import UploadFile, UploadReceipt
+from common.redis_client import text, translated
+
+#: A run nobody touches for this long is forgotten by Redis, never by the store.
+RUN_TTL_SECONDS = 30 * 24 * 3600
+#: Keeps the bitmap below 12 MB, whatever a message claims.
+MAX_BATCH_ID = 100_000_000
+#: Outcomes of an upload after which the store holds the batch.
+_IN_STORE = ("stored", "already-there", "other-wins")
+
+
+class WorkerProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """What one GPU worker did for a run, counted when the store had it."""
+
+    worker: str
+    device: str = ""
+    batches: int = 0
+    samples: int = 0
+    tokens: int = 0
+    padded_tokens: int = 0
+    bytes: int = 0
+    read_seconds: float = 0.0
+    forward_seconds: float = 0.0
+    stall_seconds: float = 0.0
+    write_seconds: float = 0.0
+    total_seconds: float = 0.0
+    first_at: float = 0.0
+    last_at: float = 0.0
+
+
+class UploaderProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """What one uploader did for a run; `duplicates` are files that the store had already."""
+
+    uploader: str
+    files: int = 0
+    duplicates: int = 0
+    bytes: int = 0
+    upload_seconds: float = 0.0
+    first_at: float = 0.0
+    last_at: float = 0.0
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """What the store holds of a run, as far as Redis was told. Times are seconds since the epoch, 0 for never."""
+
+    run_id: str
+    batches: int = 0
+    samples: int = 0
+    tokens: int = 0
+    bytes: int = 0
+    first_at: float = 0.0
+    last_at: float = 0.0
+    workers: tuple[WorkerProgress, ...] = ()
+    uploaders: tuple[UploaderProgress, ...] = ()
+
+
+class FoundBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch that the store held before this Redis heard of it."""
+
+    batch_id: int
+    samples: int
+    tokens: int
+    bytes: int
+
+
+#: KEYS: bitmap, totals, workers, uploaders. ARGV: batch id, now, ttl, then `key index, field, amount` triples.
+#: Amounts of key 4 (uploaders) always count; the others only when the batch's bit was not set yet.
+#: An amount that starts with `=` is set, with `?` set if absent, any other is added.
+_NOTE = """
+local first = redis.call('SETBIT', KEYS[1], ARGV[1], 1) == 0
+for i = 3, #ARGV, 3 do
+  local key, field, amount = tonumber(ARGV[i]), ARGV[i + 1], ARGV[i + 2]
+  if first or key == 4 then
+    local how = string.sub(amount, 1, 1)
+    if how == '=' then redis.call('HSET', KEYS[key], field, string.sub(amount, 2))
+    elseif how == '?' then redis.call('HSETNX', KEYS[key], field, string.sub(amount, 2))
+    else redis.call('HINCRBYFLOAT', KEYS[key], field, amount) end
+  end
+end
+for i = 1, 4 do redis.call('EXPIRE', KEYS[i], ARGV[2]) end
+return first and 1 or 0
+"""
+
+
+def note_stored(
+    pipeline: Pipeline, message: UploadFile, receipt: UploadReceipt, now: float, *, uploader: str = ""
+) -> None:
+    """Add to `pipeline` what counts a stored batch once; `now` in seconds since the epoch.
+
+    A receipt that says `sent-back` counts nothing.
+    """
+    if receipt.outcome not in _IN_STORE or receipt.batch_id > MAX_BATCH_ID:
+        return
+    batch, report = message.batch, message.report
+    entries = _totals(batch.samples, batch.tokens_total, message.size_bytes, now)
+    entries += _named(
+        3,
+        report.worker,
+        now,
+        {
+            "batches": 1,
+            "samples": batch.samples,
+            "tokens": batch.tokens_total,
+            "padded_tokens": report.padded_tokens,
+            "bytes": message.size_bytes,
+            "read_seconds": report.read_seconds,
+            "forward_seconds": report.forward_seconds,
+            "stall_seconds": report.stall_seconds,
+            "write_seconds": report.write_seconds,
+            "total_seconds": report.total_seconds,
+        },
+    )
+    entries += [3, _field("device", report.worker), f"={report.device}"]
+    if uploader:
+        stored = receipt.outcome == "stored"
+        entries += _named(
+            4,
+            uploader,
+            now,
+            {
+                "files": 1,
+                "duplicates": int(not stored),
+                "bytes": message.size_bytes if stored else 0,
+                "upload_seconds": receipt.upload_seconds,
+            },
+        )
+    keys = progress_keys(receipt.run_id)
+    pipeline.eval(_NOTE, len(keys), *keys, str(receipt.batch_id), str(RUN_TTL_SECONDS), *map(str, entries))
+
+
+def note_found(client: redis.Redis, run_id: str, found: Iterable[FoundBatch]) -> int:
+    """Count batches that the store holds already, each once; returns how many were news.
+
+    A producer that takes up a run calls this, so that the totals are true in a Redis that was wiped.
+    """
+    keys, news = progress_keys(run_id), 0
+    with translated(client), client.pipeline(transaction=False) as pipe:
+        for batch in found:
+            entries = _totals(batch.samples, batch.tokens, batch.bytes, 0.0)
+            pipe.eval(_NOTE, len(keys), *keys, str(batch.batch_id), str(RUN_TTL_SECONDS), *map(str, entries))
+            if len(pipe) >= 500:
+                news += sum(pipe.execute())
+        return int(news + sum(pipe.execute()))
+
+
+def read_progress(client: redis.Redis, run_id: str) -> Progress:
+    """The run's counters; zeros for a run of which nothing is known."""
+    _, totals, workers, uploaders = progress_keys(run_id)
+    with translated(client), client.pipeline(transaction=True) as pipe:
+        for key in (totals, workers, uploaders):
+            pipe.hgetall(key)
+        raw = [{text(name): text(value) for name, value in reply.items()} for reply in pipe.execute()]
+    return Progress(
+        **_numbers(Progress, raw[0]),
+        run_id=run_id,
+        workers=tuple(
+            WorkerProgress(**_numbers(WorkerProgress, row), worker=name) for name, row in _rows(raw[1])
+        ),
+        uploaders=tuple(
+            UploaderProgress(**_numbers(UploaderProgress, row), uploader=name) for name, row in _rows(raw[2])
+        ),
+    )
+
+
+def progress_keys(run_id: str) -> tuple[str, str, str, str]:
+    """Bitmap of stored batches, totals, per worker, per uploader."""
+    root = f"hiddenfeed:progress:{run_id}"
+    return f"{root}:batches", root, f"{root}:workers", f"{root}:uploaders"
+
+
+def _totals(samples: int, tokens: int, size_bytes: int, now: float) -> list[Any]:
+    entries: list[Any] = [2, "batches", 1, 2, "samples", samples, 2, "tokens", tokens, 2, "bytes", size_bytes]
+    return entries + ([2, "first_at", f"?{now}", 2, "last_at", f"={now}"] if now else [])
+
+
+def _named(key: int, name: str, now: float, amounts: Mapping[str, float]) -> list[Any]:
+    entries: list[Any] = [key, _field("first_at", name), f"?{now}", key, _field("last_at", name), f"={now}"]
+    for metric, amount in amounts.items():
+        entries += [key, _field(metric, name), amount]
+    return entries
+
+
+def _field(metric: str, name: str) -> str:
+    """`metric name`: a metric has no space, a name may hold anything."""
+    return f"{metric} {name}"
+
+
+def _rows(raw: Mapping[str, str]) -> list[tuple[str, dict[str, str]]]:
+    """(name, {metric: value}) of a hash of named metrics, in the order of names."""
+    rows: dict[str, dict[str, str]] = defaultdict(dict)
+    for field, value in raw.items():
+        metric, _, name = field.partition(" ")
+        rows[name][metric] = value
+    return sorted(rows.items())
+
+
+def _numbers(kind: type[msgspec.Struct], raw: Mapping[str, str]) -> dict[str, Any]:
+    """The fields of `kind` that `raw` has, converted; what is not a number of its kind is left out."""
+    converted: dict[str, Any] = {}
+    for field in msgspec.structs.fields(kind):
+        if field.name in raw and field.type in (int, float, str):
+            value = raw[field.name]
+            try:
+                converted[field.name] = field.type(float(value)) if field.type is int else field.type(value)
+            except ValueError:
+                continue
+    return converted

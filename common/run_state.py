@@ -1,0 +1,159 @@
+"""What Redis remembers of runs: which there are, whether they may be worked on, how far they are.
+
+For workers that look for work and for people. The store is the ledger; all of this may be lost at
+any moment and the run still ends right. Every function raises TransientError when Redis is away.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import msgspec
+import redis
+
+from common.redis_client import text, translated
+from common.run_progress import (
+    RUN_TTL_SECONDS,
+    FoundBatch,
+    Progress,
+    UploaderProgress,
+    WorkerProgress,
+    note_found,
+    note_stored,
+    progress_keys,
+    read_progress,
+)
+from hiddenfeed.errors import ConfigError
+
+RunStateName = Literal["active", "paused", "cancelled", "complete"]
+
+__all__ = [
+    "RUN_TTL_SECONDS",
+    "FoundBatch",
+    "Progress",
+    "RunRecord",
+    "RunStateName",
+    "UploaderProgress",
+    "WorkerProgress",
+    "forget_run",
+    "get_run",
+    "list_runs",
+    "note_found",
+    "note_stored",
+    "read_progress",
+    "register_run",
+    "set_run_priority",
+    "set_run_state",
+]
+
+_INDEX = "hiddenfeed:runs"
+
+
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that was submitted."""
+
+    run_id: str
+    state: RunStateName = "active"
+    #: What to load: a hub id or a folder. Workers prefer the run whose model they have.
+    model: str
+    samples: int
+    tokens: int
+    batches: int
+    #: Seconds since the epoch; the oldest run is served first.
+    submitted_at: float
+    #: Higher is served before older.
+    priority: int = 0
+
+
+def register_run(client: redis.Redis, record: RunRecord) -> RunRecord:
+    """Make the run known; returns the record now in force.
+
+    For a run that is known already, its state, priority and time of submission stay: a producer
+    that starts again does not undo a pause.
+    """
+    fields = msgspec.to_builtins(record)
+    kept = {name: fields.pop(name) for name in ("state", "priority", "submitted_at")}
+    key = _run_key(record.run_id)
+    with translated(client), client.pipeline(transaction=True) as pipe:
+        for name, value in kept.items():
+            pipe.hsetnx(key, name, value)
+        pipe.hset(key, mapping=fields)
+        pipe.expire(key, RUN_TTL_SECONDS)
+        pipe.sadd(_INDEX, record.run_id)
+        pipe.hgetall(key)
+        stored = _decode(pipe.execute()[-1])
+    assert stored is not None
+    return stored
+
+
+def list_runs(client: redis.Redis) -> list[RunRecord]:
+    """All known runs in the order in which workers serve them: priority, then age."""
+    with translated(client):
+        run_ids = sorted(text(run_id) for run_id in client.smembers(_INDEX))
+        with client.pipeline(transaction=False) as pipe:
+            for run_id in run_ids:
+                pipe.hgetall(_run_key(run_id))
+            records = [_decode(raw) for raw in pipe.execute()]
+        gone = [run_id for run_id, record in zip(run_ids, records, strict=True) if record is None]
+        if gone:
+            client.srem(_INDEX, *gone)
+    known = [record for record in records if record is not None]
+    return sorted(known, key=lambda record: (-record.priority, record.submitted_at, record.run_id))
+
+
+def get_run(client: redis.Redis, run_id: str) -> RunRecord | None:
+    """The run, or None if Redis does not know it."""
+    with translated(client):
+        return _decode(client.hgetall(_run_key(run_id)))
+
+
+def set_run_state(client: redis.Redis, run_id: str, state: RunStateName) -> RunRecord:
+    """Change a run's state; raises ConfigError if there is no such run."""
+    if state not in get_args(RunStateName):
+        raise ConfigError(f"{state!r} is not a state of a run: {', '.join(get_args(RunStateName))}")
+    return _change(client, run_id, "state", state)
+
+
+def set_run_priority(client: redis.Redis, run_id: str, priority: int) -> RunRecord:
+    """Change a run's priority; raises ConfigError if there is no such run."""
+    return _change(client, run_id, "priority", priority)
+
+
+def forget_run(client: redis.Redis, run_id: str) -> None:
+    """Delete the run and its progress from Redis; its queue is `common.queues.drop_queue`'s."""
+    with translated(client), client.pipeline(transaction=True) as pipe:
+        pipe.delete(_run_key(run_id), *progress_keys(run_id))
+        pipe.srem(_INDEX, run_id)
+        pipe.execute()
+
+
+#: A plain HSET would bring a forgotten run back as a fragment.
+_CHANGE = """
+if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+redis.call('EXPIRE', KEYS[1], ARGV[3])
+return 1
+"""
+
+
+def _change(client: redis.Redis, run_id: str, field: str, value: str | int) -> RunRecord:
+    with translated(client):
+        changed = client.eval(_CHANGE, 1, _run_key(run_id), field, str(value), str(RUN_TTL_SECONDS))
+    record = get_run(client, run_id) if changed else None
+    if record is None:
+        raise ConfigError(f"there is no run {run_id!r} in Redis; `python -m producer runs` lists them")
+    return record
+
+
+def _run_key(run_id: str) -> str:
+    return f"hiddenfeed:run:{run_id}"
+
+
+def _decode(raw: dict[bytes | str, bytes | str]) -> RunRecord | None:
+    """The record in a hash; None for no hash, or for one that another version wrote."""
+    try:
+        return msgspec.convert(
+            {text(name): text(value) for name, value in raw.items()}, RunRecord, strict=False
+        )
+    except msgspec.ValidationError:
+        return None

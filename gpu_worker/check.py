@@ -1,0 +1,218 @@
+"""`python -m gpu_worker check`: stored samples against an independent forward pass of the whole model.
+
+Each sample is computed alone, in an untruncated model, through transformers' own
+`output_hidden_states=True`: nothing of how the run was extracted is used.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from torch import nn
+
+from common.cli import Command
+from common.settings.catalogue import ExtractSettings, LogSettings, StoreSettings
+from common.settings.resolve import Resolved
+from gpu_worker.agreement import Agreement, Floats, Tolerance, compare, tolerance_for
+from gpu_worker.bootstrap import use_device
+from gpu_worker.engine import check_weights, engine_key
+from gpu_worker.guards import state_names
+from gpu_worker.model import dtype_name, load_pretrained
+from gpu_worker.structure import dissect, text_config
+from gpu_worker.taps import is_mixture
+from hiddenfeed.errors import ConfigError, DataError
+from hiddenfeed.options import StoreOptions
+from hiddenfeed.reader import RunReader, Sample, open_run
+
+GROUPS = (StoreSettings, StoreOptions, ExtractSettings, LogSettings)
+DEFAULT_SAMPLES = 3
+
+
+class StateCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """One state over all samples checked."""
+
+    #: `tap 15` or `the final state`.
+    state: str
+    #: Of the worst sample: cosine and |a - b| / |b|, of its mean token (median with experts).
+    cosine: float
+    relative_error: float
+    ok: bool
+
+
+class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What `check` found."""
+
+    ok: bool
+    run_id: str
+    model: str
+    device: str
+    #: Dtype of the reference's forward pass, and the one states are stored in.
+    compute_dtype: str
+    dtype: str
+    #: Ids of the samples checked, and their tokens.
+    samples: list[str]
+    tokens: int
+    states: list[StateCheck]
+    cosine_at_least: float
+    relative_error_at_most: float
+
+
+def command() -> Command:
+    """`python -m gpu_worker check`"""
+
+    def body(settings: Resolved, arguments: argparse.Namespace) -> int:
+        report = check(settings, arguments.samples)
+        for line in describe(report):
+            print(line)
+        print(msgspec.json.encode(report).decode())
+        return 0 if report.ok else 1
+
+    made = Command(
+        "python -m gpu_worker check",
+        "Recompute stored samples alone, with the whole model, and compare. The last line is one JSON object.",
+        GROUPS,
+        body,
+        epilog="example:\n  python -m gpu_worker check --store s3://bucket/runs --run my-run-0123456789ab --samples 5",
+    )
+    made.parser.add_argument(
+        "--samples",
+        type=_positive,
+        default=DEFAULT_SAMPLES,
+        metavar="N",
+        help="samples to check (default %(default)s)",
+    )
+    return made
+
+
+def check(settings: Resolved, samples: int) -> CheckReport:
+    """Check `samples` stored samples of the run `--run`, spread over what is stored.
+
+    Raises ConfigError without `--run` or if the model cannot be loaded, and DataError if there is no
+    such run or nothing is stored of it yet.
+    """
+    extract = settings.group(ExtractSettings)
+    if extract.run is None:
+        raise ConfigError("--run must be given: which run to check")
+    device = use_device(extract)
+    reader = open_run(settings.group(StoreSettings).store, extract.run, settings.group(StoreOptions))
+    if not len(reader):
+        raise DataError(f"run {extract.run} has no stored sample to check yet")
+    key = engine_key(reader.document, extract, device)
+    check_weights(key)
+    model = load_pretrained(key.source)
+    spread = np.linspace(0, len(reader) - 1, min(samples, len(reader))).round().astype(int)
+    return check_samples(reader, [reader.read(int(position)) for position in spread], model)
+
+
+def check_samples(reader: RunReader, samples: Sequence[Sample], model: nn.Module) -> CheckReport:
+    """Compare these samples of a run with what `model`, whole, gives for each of them alone."""
+    reference = _Reference(model)
+    identity = reader.document.identity
+    tolerance = tolerance_for(
+        [identity.dtype, reference.dtype], median=is_mixture(text_config(reference.model))
+    )
+    pairs = [(reference.comparable(sample), reference.states(sample)) for sample in samples]
+    if tolerance.median:
+        # A token that went to other experts weighs much in a short sample, so all are taken together.
+        pairs = [
+            (np.concatenate([ours for ours, _ in pairs]), np.concatenate([theirs for _, theirs in pairs]))
+        ]
+    agreements = [compare(ours, theirs, median=tolerance.median) for ours, theirs in pairs]
+    states = _states(state_names(identity.taps, identity.final_state), agreements, tolerance)
+    return CheckReport(
+        ok=all(state.ok for state in states),
+        run_id=reader.run_id,
+        model=reader.document.model,
+        device=str(reference.device),
+        compute_dtype=reference.dtype,
+        dtype=identity.dtype,
+        samples=[sample.sample_id for sample in samples],
+        tokens=sum(len(sample) for sample in samples),
+        states=states,
+        cosine_at_least=tolerance.cosine,
+        relative_error_at_most=tolerance.error,
+    )
+
+
+def describe(report: CheckReport) -> list[str]:
+    """The report for people."""
+    lines = [
+        f"{len(report.samples)} samples, {report.tokens} tokens of {report.run_id}, each recomputed alone by the whole "
+        f"{report.model} in {report.compute_dtype} on {report.device}:"
+    ]
+    for state in report.states:
+        mark = "ok" if state.ok else "DIFFERS"
+        lines.append(
+            f"  {state.state:16} cosine {state.cosine:.6f}   relative error {state.relative_error:.2e}   {mark}"
+        )
+    return lines
+
+
+@dataclass
+class _Reference:
+    """The whole model and what it says of a sample."""
+
+    model: nn.Module
+
+    def __post_init__(self) -> None:
+        self._parts = dissect(self.model)
+        weight = next(self._parts.blocks.parameters())
+        self.device, self.dtype = weight.device, dtype_name(weight.dtype)
+
+    @torch.inference_mode()
+    def states(self, sample: Sample) -> Floats:
+        """float32 [n, K', H]; the state after the last block is there after the final norm."""
+        whole: Any = self.model
+        ids = torch.from_numpy(sample.input_ids.astype(np.int64))[None].to(self.device)
+        hidden = whole(input_ids=ids, output_hidden_states=True, use_cache=False).hidden_states
+        states = [hidden[tap][0] for tap in sample.taps]
+        if sample.raw_final is not None:
+            states.append(hidden[-1][0])
+        stacked: Floats = torch.stack(states, dim=1).float().cpu().numpy()
+        return stacked
+
+    @torch.inference_mode()
+    def comparable(self, sample: Sample) -> Floats:
+        """What is stored, float32 [n, K', H], normed where the reference is."""
+        states = list(np.moveaxis(sample.float32(), 1, 0))
+        if sample.taps[-1] == self._parts.num_blocks:
+            states[-1] = self._normed(states[-1])
+        if sample.raw_final is not None:
+            final = sample.final_float32()
+            states.append(self._normed(final) if sample.final_norm == "pre" else final)
+        return np.stack(states, axis=1)
+
+    def _normed(self, state: Floats) -> Floats:
+        if self._parts.norm is None:
+            return state
+        weight = next(self._parts.norm.parameters(), torch.empty(0))
+        normed = self._parts.norm(torch.from_numpy(state).to(self.device, weight.dtype))
+        array: Floats = normed.float().cpu().numpy()
+        return array
+
+
+def _states(names: Sequence[str], agreements: Sequence[Agreement], tolerance: Tolerance) -> list[StateCheck]:
+    cosines = np.array([agreement.cosines for agreement in agreements]).min(axis=0)
+    errors = np.array([agreement.errors for agreement in agreements]).max(axis=0)
+    return [
+        StateCheck(
+            state=name,
+            cosine=float(cosine),
+            relative_error=float(error),
+            ok=bool(cosine >= tolerance.cosine and error <= tolerance.error),
+        )
+        for name, cosine, error in zip(names, cosines, errors, strict=True)
+    ]
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return number

@@ -1,0 +1,175 @@
+"""The job of the GPU worker: one batch of a run, as a verified file in the spool, announced to the uploaders.
+
+Jobs run in threads, a few at a time: while one computes, the next has its tokens read and its file
+open, and the one before is being written and made durable.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+
+from common.logs import get_logger
+from common.messages import BatchReport, ExtractBatch, UploadFile, parse_message
+from common.part_file import PartFile
+from common.queues import upload_request
+from common.spool import Spool
+from common.worker import GiveBack, JobContext
+from gpu_worker.device_loop import LoopReport, Stopped
+from gpu_worker.guards import BatchGuard
+from gpu_worker.service import RunService, ServedRun
+from gpu_worker.tokens import TokenBatch
+from gpu_worker.writer import BatchFile, FinishedFile
+from hiddenfeed.batch_file import BatchFacts, BatchLayout
+from hiddenfeed.checksum import checksum_of
+from hiddenfeed.errors import DataError
+from hiddenfeed.layout import batch_key, quarantine_note_key
+from hiddenfeed.proof import QuarantineNote
+
+log = get_logger("extract")
+
+#: How long a job waits for room in the spool before it goes back to the queue, and how often it looks.
+SPOOL_WAIT_SECONDS, SPOOL_LOOK_SECONDS = 30.0, 0.5
+
+
+@dataclass
+class _Times:
+    """Seconds of one job."""
+
+    began: float
+    read: float = 0.0
+    write: float = 0.0
+    loop: LoopReport | None = None
+
+
+class Extractor:
+    """Handler of `gpu_worker.extract.extract_batch`; safe to call from several threads at a time."""
+
+    def __init__(
+        self, runs: RunService, spool: Spool, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._runs, self._spool, self._clock = runs, spool, clock
+
+    def extract_batch(self, payload: Any, context: JobContext) -> BatchReport:
+        """Compute the batch of an `ExtractBatch` message and announce its file; returns how it went.
+
+        A batch that cannot be extracted, or whose states fail a guard, is announced as a quarantine
+        note with its reason. Raises GiveBack if the run is not in service, the spool stays full or the
+        process is to stop; PermanentError for a message that is not ours; TransientError if the disk
+        refuses.
+        """
+        message = parse_message(ExtractBatch, payload)
+        times = _Times(self._clock())
+        with self._runs.use(message.run_id) as run:
+            upload = self._extract_or_quarantine(run, message, context, times)
+        context.on_lost(partial(self._discard, upload.path))
+        context.follow_up(upload_request(upload))
+        return upload.report
+
+    def _extract_or_quarantine(
+        self, run: ServedRun, message: ExtractBatch, context: JobContext, times: _Times
+    ) -> UploadFile:
+        try:
+            return self._extract(run, message, context, times)
+        except DataError as error:
+            reason = str(error)
+        log.error("batch quarantined", run=message.run_id, batch=message.batch_id, why=reason)
+        return self._quarantine(run, message, context, times, reason)
+
+    def _discard(self, path: str) -> None:
+        """Another worker has the job: this file has no message, and nobody would upload it."""
+        self._spool.remove(path)
+
+    def _extract(
+        self, run: ServedRun, message: ExtractBatch, context: JobContext, times: _Times
+    ) -> UploadFile:
+        """The batch file in the spool; raises DataError if there cannot be one."""
+        batch = run.tokens.read(message)
+        run.engine.loop.check_input(batch)
+        times.read = self._clock() - times.began
+        facts = BatchFacts.of_run(run.document, message.batch_id, tokens=batch.tokens, samples=batch.samples)
+        layout = BatchLayout(facts)
+        with self._reserve(message, layout.file_size, context) as part:
+            file = BatchFile(part, layout, batch, self._guard(run, batch))
+            try:
+                times.loop = run.engine.loop.extract(file, context.stopping.is_set)
+            except Stopped:
+                raise GiveBack("the process is to stop") from None
+            if times.loop.halvings:
+                file.notes["halved_forward_passes"] = str(times.loop.halvings)
+            finished = file.finish()
+            times.write = file.seconds
+        key = batch_key(message.run_id, message.batch_id)
+        return self._announcement(run, message, context, times, finished, key)
+
+    def _quarantine(
+        self, run: ServedRun, message: ExtractBatch, context: JobContext, times: _Times, reason: str
+    ) -> UploadFile:
+        """A note in place of the batch file."""
+        note = msgspec.json.encode(
+            QuarantineNote(
+                run_id=message.run_id,
+                batch_id=message.batch_id,
+                reason=reason,
+                source_rows=run.tokens.source_rows(message.row_group),
+            )
+        )
+        with self._reserve(message, len(note), context, ".json") as part:
+            part.write_at(note, 0)
+            finished = FinishedFile(part.publish(), len(note), checksum_of(note))
+        key = quarantine_note_key(message.run_id, message.batch_id)
+        return self._announcement(run, message, context, times, finished, key)
+
+    def _guard(self, run: ServedRun, batch: TokenBatch) -> BatchGuard:
+        identity = run.document.identity
+        return BatchGuard(
+            batch, identity.taps, identity.final_state, run.document.hidden_size, run.engine.baseline
+        )
+
+    def _reserve(
+        self, message: ExtractBatch, size_bytes: int, context: JobContext, suffix: str = ".safetensors"
+    ) -> PartFile:
+        """A file of the spool, waited for; raises GiveBack if there is no room for too long."""
+        deadline = self._clock() + SPOOL_WAIT_SECONDS
+        while True:
+            part = self._spool.reserve(message.run_id, message.batch_id, uuid4().hex, size_bytes, suffix)
+            if part is not None:
+                return part
+            if self._clock() >= deadline or context.stopping.wait(SPOOL_LOOK_SECONDS):
+                raise GiveBack(f"the spool has no room for {size_bytes} bytes")
+
+    def _announcement(
+        self,
+        run: ServedRun,
+        message: ExtractBatch,
+        context: JobContext,
+        times: _Times,
+        finished: FinishedFile,
+        key: str,
+    ) -> UploadFile:
+        loop = times.loop or LoopReport()
+        report = BatchReport(
+            worker=context.worker_name,
+            device=str(run.engine.model.device),
+            read_seconds=times.read,
+            forward_seconds=loop.forward_seconds,
+            stall_seconds=loop.stall_seconds,
+            write_seconds=times.write,
+            total_seconds=self._clock() - times.began,
+            padded_tokens=loop.padded_tokens,
+        )
+        return UploadFile(
+            batch=message,
+            spool=self._spool.name,
+            path=finished.path,
+            key=key,
+            size_bytes=finished.size_bytes,
+            checksum=finished.checksum,
+            report=report,
+        )

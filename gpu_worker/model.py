@@ -1,0 +1,135 @@
+"""Loading a checkpoint, whatever its architecture: whole, in evaluation mode, on its device.
+
+Truncation and selection of taps are `gpu_worker.taps`'s; here a model is only found and loaded,
+and what can be wrong with it is said in one sentence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import nn
+
+from common.hub import local_folder, model_error, quiet_libraries
+from gpu_worker.structure import dissect
+from hiddenfeed.errors import ConfigError
+
+_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+
+#: What transformers and its parts raise for a checkpoint that they cannot make sense of.
+_LOAD_ERRORS = (
+    OSError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    ImportError,
+    KeyError,
+    RuntimeError,
+    SafetensorError,
+)
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """Which checkpoint, and how to load it. Equal sources give equal models."""
+
+    #: Hub id or folder.
+    name: str
+    revision: str | None
+    device: torch.device
+    #: `auto` (the checkpoint's own), `bfloat16`, `float16` or `float32`.
+    compute_dtype: str = "auto"
+    #: `auto` or the name of an attention implementation of transformers.
+    attention: str = "auto"
+    trust_remote_code: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name} at {self.revision}" if self.revision else self.name
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """The torch dtype called `bfloat16`, `float16` or `float32`."""
+    return _DTYPES[name]
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """`bfloat16` for torch.bfloat16."""
+    return str(dtype).removeprefix("torch.")
+
+
+def resolve_device(text: str) -> torch.device:
+    """The device that the setting names; raises ConfigError if this machine has not got it."""
+    if text == "auto":
+        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    try:
+        device = torch.device(text)
+    except RuntimeError:
+        raise ConfigError(f"device {text!r} is not one of auto, cpu, cuda, cuda:N") from None
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"device {text!r} is not one of auto, cpu, cuda, cuda:N")
+    if device.type == "cuda":
+        count = torch.cuda.device_count()
+        if (device.index or 0) >= count:
+            raise ConfigError(f"device {text!r} is not there: torch sees {count} CUDA devices")
+        return torch.device("cuda", device.index or 0)
+    return device
+
+
+def load_pretrained(source: ModelSource) -> nn.Module:
+    """The whole model of `source`, in evaluation mode, on its device.
+
+    Raises ConfigError for a model that is not there, not readable, not a decoder or not complete, and
+    TransientError when the hub cannot be reached. Weights that the checkpoint lacks are refused:
+    transformers would fill them with random numbers.
+    """
+    quiet_libraries()
+    try:
+        model, info = _load(source, str(local_folder(source.name) or source.name))
+    except torch.OutOfMemoryError:
+        raise ConfigError(f"model {source} does not fit into the memory of {source.device}") from None
+    except _LOAD_ERRORS as error:
+        raise model_error(source.name, source.revision, "the checkpoint", error) from error
+    _refuse_missing_weights(source, model, info)
+    return model.eval().requires_grad_(False)
+
+
+def _load(source: ModelSource, place: str) -> tuple[nn.Module, dict[str, Any]]:
+    # Takes seconds to import: only a process that loads a model pays for it.
+    from transformers import AutoConfig
+
+    common: dict[str, Any] = {"revision": source.revision, "trust_remote_code": source.trust_remote_code}
+    config = AutoConfig.from_pretrained(place, **common)
+    arguments = dict(common, config=config, output_loading_info=True)
+    arguments["dtype"] = "auto" if source.compute_dtype == "auto" else torch_dtype(source.compute_dtype)
+    if source.attention != "auto":
+        arguments["attn_implementation"] = source.attention
+    if source.device.type == "cuda":
+        arguments["device_map"] = {"": str(source.device)}
+    model, info = _auto_class(config).from_pretrained(place, **arguments)
+    return model, info
+
+
+def _auto_class(config: Any) -> Any:
+    """The loader for this configuration: text-only where there is a choice, so that no vision tower is loaded."""
+    from transformers import AutoModel, AutoModelForCausalLM, AutoModelForImageTextToText
+
+    remote = getattr(config, "auto_map", None) or {}
+    for loader in (AutoModelForCausalLM, AutoModelForImageTextToText):
+        if type(config) in loader._model_mapping or loader.__name__ in remote:
+            return loader
+    return AutoModel
+
+
+def _refuse_missing_weights(source: ModelSource, model: nn.Module, info: dict[str, Any]) -> None:
+    """Refuse random weights in the decoder; a head or a vision tower may lack what it likes."""
+    decoder = dissect(model).decoder
+    prefix = next(name for name, module in model.named_modules() if module is decoder)
+    wrong = sorted(key for key in info["missing_keys"] if key.startswith(f"{prefix}." if prefix else ""))
+    wrong += sorted(str(key[0]) for key in info["mismatched_keys"])
+    if wrong:
+        raise ConfigError(
+            f"model {source}: the checkpoint lacks {len(wrong)} weights of the decoder, first {wrong[0]}"
+        )

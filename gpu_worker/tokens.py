@@ -1,0 +1,231 @@
+"""The tokens of a run on local disk: fetched once, verified, shared by the processes of a host.
+
+`<cache>/<run_id>/tokens.parquet`. While a batch is computed no store is asked; one row group, read
+with Arrow's own threads, is one batch.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from common.logs import get_logger
+from common.messages import ExtractBatch
+from hiddenfeed.checksum import file_checksum, parse
+from hiddenfeed.errors import ConfigError, DataError, MissingObjectError
+from hiddenfeed.plan_file import TOKENS_SCHEMA
+from hiddenfeed.run import RunDocument
+from hiddenfeed.store.base import Store
+
+log = get_logger("tokens")
+
+#: Token files of runs that nobody used for this long are removed when another run's is fetched.
+KEEP_SECONDS = 7 * 24 * 3600
+_FILE, _LOCK = "tokens.parquet", "lock"
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    """The samples of one batch, in file order: micro-batch by micro-batch, longest first in each."""
+
+    batch_id: int
+    #: int64 [S], row of each sample in the input.
+    source_rows: npt.NDArray[np.int64]
+    #: int32 [T], samples one behind the other.
+    input_ids: npt.NDArray[np.int32]
+    #: uint8 [T].
+    loss_mask: npt.NDArray[np.uint8]
+    #: int64 [S + 1], first token of each sample, and T.
+    offsets: npt.NDArray[np.int64]
+    #: int64 [M + 1], first sample of each micro-batch, and S.
+    micro_batches: npt.NDArray[np.int64]
+
+    @property
+    def samples(self) -> int:
+        """S."""
+        return len(self.source_rows)
+
+    @property
+    def tokens(self) -> int:
+        """T."""
+        return len(self.input_ids)
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """int64 [S], tokens of each sample."""
+        return np.diff(self.offsets)
+
+    def sample_of_token(self, token: int) -> int:
+        """The sample that token row `token` belongs to."""
+        return int(np.searchsorted(self.offsets, token, side="right")) - 1
+
+
+class TokenFile:
+    """tokens.parquet of one run, on local disk. Safe to use from several threads."""
+
+    def __init__(self, path: Path) -> None:
+        """Opens the file; raises DataError if it is no plan."""
+        self.path = path
+        self._lock = threading.Lock()
+        with _parquet_errors(path):
+            self._file = pq.ParquetFile(path, memory_map=True)
+            schema = self._file.schema_arrow
+        for column in TOKENS_SCHEMA:
+            if schema.get_field_index(column.name) < 0 or not schema.field(column.name).type.equals(
+                column.type
+            ):
+                raise DataError(f"{path} must have a column {column.name} of {column.type}")
+
+    @property
+    def batches(self) -> int:
+        """Number of planned batches."""
+        return int(self._file.num_row_groups)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()
+
+    def read(self, message: ExtractBatch) -> TokenBatch:
+        """The batch of a message; raises DataError if the file does not hold what the message promises."""
+        batch = self.batch(message.row_group)
+        longest = int(batch.lengths.max())
+        found = (batch.samples, batch.tokens, longest)
+        promised = (message.samples, message.tokens_total, message.longest)
+        if found != promised:
+            raise DataError(
+                f"batch {message.batch_id}: the manifest promises {promised[0]} samples, {promised[1]} tokens and "
+                f"{promised[2]} as the longest, and the tokens file holds {found[0]}, {found[1]} and {found[2]}"
+            )
+        return batch
+
+    def source_rows(self, row_group: int) -> tuple[int, ...]:
+        """Rows in the input of the samples of a batch, in file order; raises DataError if they cannot be read."""
+        rows: list[int] = self._read(row_group, ["source_row"])["source_row"].to_pylist()
+        return tuple(rows)
+
+    def batch(self, row_group: int) -> TokenBatch:
+        """Batch `row_group`; raises DataError for rows that make no batch."""
+        table = self._read(row_group, ["source_row", "input_ids", "loss_mask", "micro_batch"])
+        return _batch_of(table, row_group)
+
+    def _read(self, row_group: int, columns: list[str]) -> pa.Table:
+        if not 0 <= row_group < self.batches:
+            raise DataError(f"{self.path} has no row group {row_group}: it holds {self.batches}")
+        with _parquet_errors(self.path), self._lock:
+            return self._file.read_row_group(row_group, columns=columns)
+
+
+def _batch_of(table: pa.Table, batch_id: int) -> TokenBatch:
+    if not table.num_rows or any(column.null_count for column in table.columns):
+        raise DataError(f"batch {batch_id} of the tokens file is empty or has rows with missing values")
+    lengths = pc.list_value_length(table["input_ids"]).combine_chunks().to_numpy(zero_copy_only=False)
+    masks = pc.list_value_length(table["loss_mask"]).combine_chunks().to_numpy(zero_copy_only=False)
+    micro = table["micro_batch"].combine_chunks().to_numpy(zero_copy_only=False)
+    if not np.array_equal(lengths, masks) or lengths.min() < 1:
+        raise DataError(f"batch {batch_id}: a sample has no tokens, or not one mask entry per token")
+    steps = np.diff(micro)
+    if micro[0] != 0 or not np.isin(steps, (0, 1)).all():
+        raise DataError(f"batch {batch_id}: its rows are not ordered by micro-batch")
+    starts = np.flatnonzero(steps) + 1
+    return TokenBatch(
+        batch_id=batch_id,
+        source_rows=table["source_row"].combine_chunks().to_numpy(zero_copy_only=False),
+        input_ids=table["input_ids"].combine_chunks().flatten().to_numpy(zero_copy_only=False),
+        loss_mask=table["loss_mask"].combine_chunks().flatten().to_numpy(zero_copy_only=False),
+        offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)]),
+        micro_batches=np.concatenate([[0], starts, [len(micro)]]).astype(np.int64),
+    )
+
+
+class TokenCache:
+    """The folder of token files. Every process of the host may use it at the same time."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def open(self, store: Store, document: RunDocument) -> TokenFile:
+        """The run's token file, fetched from `store` unless it is there already.
+
+        Raises TransientError when the store is away, DataError if what it holds is not what the run
+        document says, and ConfigError if the folder cannot be written.
+        """
+        folder = self.root / document.run_id
+        with self._locked(folder):
+            path = folder / _FILE
+            if not _is_whole(path, document):
+                self._fetch(store, document, path)
+            os.utime(folder)
+            opened = TokenFile(path)
+        if opened.batches != document.plan.batches:
+            opened.close()
+            raise DataError(
+                f"{document.tokens.key} holds {opened.batches} batches and the run {document.plan.batches}"
+            )
+        return opened
+
+    def _fetch(self, store: Store, document: RunDocument, path: Path) -> None:
+        self._forget_unused(keep=path.parent)
+        arriving = path.with_name(f"{_FILE}.arriving")
+        try:
+            store.download(document.tokens.key, arriving)
+        except MissingObjectError:
+            raise DataError(f"{document.tokens.key} is missing from {store.url}") from None
+        if not _is_whole(arriving, document):
+            arriving.unlink()
+            raise DataError(
+                f"{document.tokens.key} in {store.url} is not the file that the run was planned with"
+            )
+        arriving.replace(path)
+        log.info("tokens fetched", run=document.run_id, bytes=document.tokens.size_bytes)
+
+    def _forget_unused(self, keep: Path) -> None:
+        """Remove old token files. A process that still reads one keeps it until it closes it."""
+        for folder in self.root.iterdir():
+            if folder.is_dir() and folder != keep and time.time() - folder.stat().st_mtime > KEEP_SECONDS:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    @contextmanager
+    def _locked(self, folder: Path) -> Iterator[None]:
+        """One process fetches; the others wait for it."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o660)
+        except OSError as error:
+            raise ConfigError(f"cache folder {folder} cannot be written: {error.strerror}") from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
+
+
+def _is_whole(path: Path, document: RunDocument) -> bool:
+    """Whether the file is the one that the run was planned with."""
+    expected = document.tokens
+    if not path.is_file() or path.stat().st_size != expected.size_bytes:
+        return False
+    algorithm, _ = parse(expected.checksum)
+    return file_checksum(path, algorithm) == expected.checksum
+
+
+@contextmanager
+def _parquet_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(
+            f"{path} is not a parquet file that can be read: {str(error).splitlines()[0]}"
+        ) from None

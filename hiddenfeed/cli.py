@@ -1,0 +1,138 @@
+"""`hiddenfeed`: verify, show and sample, for anyone who can read the store; writes nothing."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+import msgspec
+
+from hiddenfeed.errors import ConfigError, DataError, HiddenfeedError
+from hiddenfeed.layout import run_document_key
+from hiddenfeed.options import StoreOptions
+from hiddenfeed.reader import RunReader, split_run_url
+from hiddenfeed.report import list_lines, run_lines, sample_lines, verification_lines
+from hiddenfeed.run_list import list_runs
+from hiddenfeed.store import Store, open_store
+from hiddenfeed.store_flags import add_store_flags, store_options
+from hiddenfeed.verify import verify
+
+_TOKENS_SHOWN = 20
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code. Errors are one line on stderr."""
+    flags = _parser().parse_args(arguments)
+    try:
+        code: int = flags.body(flags)
+        sys.stdout.flush()
+    except HiddenfeedError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # Whoever read us has seen enough; nothing more can be written, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="hiddenfeed",
+        description="Look at runs of hidden states in a folder or in S3.",
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for name, body, text in (
+        ("verify", _verify, "prove from the store alone that a run is complete"),
+        ("show", _show, "a run: what it is, how far it is, where its files are; or all runs of a store"),
+        ("sample", _sample, "one sample: its tokens, its mask, and the norms of its states"),
+    ):
+        command = commands.add_parser(
+            name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False
+        )
+        command.set_defaults(body=body)
+        command.add_argument("url", metavar="URL", help="s3://bucket/prefix/<run id> or a folder")
+        if name == "verify":
+            command.add_argument(
+                "--deep", action="store_true", help="read every file and check every tensor's checksum"
+            )
+        if name == "sample":
+            command.add_argument("sample_id", metavar="ID", nargs="?", help="the sample's id")
+            command.add_argument(
+                "--position", type=int, metavar="N", help="its position in the run, in place of its id"
+            )
+            command.add_argument(
+                "--all", action="store_true", help=f"all tokens, not only the first {_TOKENS_SHOWN}"
+            )
+        if name != "sample":
+            command.add_argument("--json", action="store_true", help="one JSON document in place of text")
+        add_store_flags(command)
+    return parser
+
+
+def _verify(flags: argparse.Namespace) -> int:
+    store, run_id = _open(flags)
+    progress = _progress if sys.stderr.isatty() else None
+    verification = verify(store, run_id, deep=flags.deep, progress=progress)
+    _print(flags, verification, verification_lines(verification))
+    return 0
+
+
+def _show(flags: argparse.Namespace) -> int:
+    options = store_options(flags, os.environ)
+    found = _run_at(flags, options)
+    if found is not None:
+        info = RunReader(*found).info()
+        _print(flags, info, run_lines(info))
+        return 0
+    store = open_store(flags.url, options)
+    store.check()
+    runs = list_runs(store)
+    _print(flags, runs, list_lines(flags.url, runs))
+    return 0
+
+
+def _sample(flags: argparse.Namespace) -> int:
+    if (flags.sample_id is None) == (flags.position is None):
+        raise ConfigError("give the sample's id, or its position with --position")
+    reader = RunReader(*_open(flags))
+    position = flags.position if flags.sample_id is None else reader.position_of(flags.sample_id)
+    if not 0 <= position < len(reader):
+        raise DataError(
+            f"run {reader.run_id} has no sample at position {position}: {len(reader)} can be read"
+        )
+    for line in sample_lines(reader.read(position), position, None if flags.all else _TOKENS_SHOWN):
+        print(line)
+    return 0
+
+
+def _open(flags: argparse.Namespace) -> tuple[Store, str]:
+    root, run_id = split_run_url(flags.url)
+    return open_store(root, store_options(flags, os.environ)), run_id
+
+
+def _run_at(flags: argparse.Namespace, options: StoreOptions) -> tuple[Store, str] | None:
+    """The run at the URL; None if the URL is that of a store, or of nothing."""
+    try:
+        root, run_id = split_run_url(flags.url)
+    except ConfigError:
+        return None
+    store = open_store(root, options)
+    return (store, run_id) if store.head(run_document_key(run_id)) else None
+
+
+def _print(flags: argparse.Namespace, document: object, lines: Sequence[str]) -> None:
+    if flags.json:
+        print(msgspec.json.encode(document).decode())
+    else:
+        print("\n".join(lines))
+
+
+def _progress(what: str, done: int, total: int) -> None:
+    print(f"\r{what}: {done:,} of {total:,}", end="\n" if done == total else "", file=sys.stderr, flush=True)

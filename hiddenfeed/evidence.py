@@ -1,0 +1,136 @@
+"""What speaks for one batch: its file, or the note in its place, held against the plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from hiddenfeed.batch_file import (
+    BatchFacts,
+    BatchHeader,
+    facts_differences,
+    read_header,
+    read_tensors,
+    whole_file_checksum,
+)
+from hiddenfeed.checksum import checksum_of, parse
+from hiddenfeed.errors import DataError, MissingObjectError
+from hiddenfeed.plan_file import PlannedBatch
+from hiddenfeed.run import RunDocument, StoredFile
+from hiddenfeed.store.base import ObjectInfo, Store
+
+#: A note lists the rows of one batch and a sentence; a larger object is something else.
+MAX_NOTE_BYTES = 16 * 1024 * 1024
+
+
+class QuarantineNote(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Why a batch could not be extracted, stored as JSON in place of its file."""
+
+    run_id: str
+    batch_id: int
+    reason: str
+    #: Rows of the batch's samples in the input.
+    source_rows: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class BatchEvidence:
+    """One planned batch and the object that accounts for it."""
+
+    planned: PlannedBatch
+    file: StoredFile
+    #: None for a batch that was extracted.
+    note: QuarantineNote | None
+
+
+def file_evidence(
+    store: Store, document: RunDocument, planned: PlannedBatch, info: ObjectInfo
+) -> BatchEvidence:
+    """The batch's file is whole, of this run and of the planned samples; raises DataError naming it if not.
+
+    Reads the header and the index tensors, and what the store says of the object's checksum.
+    """
+    header, raw = read_header(store, info)
+    check_facts(document, planned, header, info.key)
+    found = read_tensors(store, info.key, header.layout, "offsets", "sample_index")
+    _check_equal(
+        info.key, "sample_index", found["sample_index"], planned.source_rows, "the plan's source row"
+    )
+    _check_equal(info.key, "offsets", found["offsets"], planned.offsets, "the plan's token offset")
+    try:
+        checksum = whole_file_checksum(raw, header.layout, header.checksums)
+    except DataError as error:
+        raise DataError(f"{info.key} has unusable checksums in its header: {error}") from None
+    file = StoredFile(key=info.key, size_bytes=info.size_bytes, checksum=checksum)
+    check_object(store, file)
+    return BatchEvidence(planned, file, None)
+
+
+def note_evidence(
+    store: Store, document: RunDocument, planned: PlannedBatch, info: ObjectInfo
+) -> BatchEvidence:
+    """The note is of this batch and names its samples; raises DataError naming it if not."""
+    if info.size_bytes > MAX_NOTE_BYTES:
+        raise DataError(f"{info.key} is {info.size_bytes} bytes long, too much for a quarantine note")
+    data = store.read(info.key)
+    try:
+        note = msgspec.json.decode(data, type=QuarantineNote)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise DataError(f"{info.key} is not a quarantine note: {error}") from None
+    if (note.run_id, note.batch_id) != (document.run_id, planned.batch_id):
+        raise DataError(f"{info.key} is a note on batch {note.batch_id} of run {note.run_id}")
+    if sorted(note.source_rows) != sorted(planned.source_rows.tolist()):
+        raise DataError(f"{info.key} names other source rows than the plan of batch {planned.batch_id}")
+    file = StoredFile(key=info.key, size_bytes=len(data), checksum=checksum_of(data))
+    return BatchEvidence(planned, file, note)
+
+
+def check_facts(document: RunDocument, planned: PlannedBatch, header: BatchHeader, key: str) -> None:
+    """Raises DataError naming `key` unless the header is that of this batch of this run."""
+    expected = BatchFacts.of_run(document, planned.batch_id, tokens=planned.tokens, samples=planned.samples)
+    differences = facts_differences(header.facts, expected)
+    if differences:
+        raise DataError(f"{key} is not the planned batch: {'; '.join(differences)}")
+
+
+def check_object(store: Store, file: StoredFile) -> None:
+    """The object is there, of this size and, where the store keeps a comparable one, this checksum."""
+    info = store.head(file.key)
+    if info is None:
+        raise DataError(f"{file.key} is missing")
+    if info.size_bytes != file.size_bytes:
+        raise DataError(f"{file.key} is {info.size_bytes} bytes long, not {file.size_bytes}")
+    if info.checksum is None or parse(info.checksum)[0] != parse(file.checksum)[0]:
+        return  # Reading the object whole would tell; that is what a deep verification does.
+    if info.checksum != file.checksum:
+        raise DataError(f"{file.key} has checksum {info.checksum} in the store, not {file.checksum}")
+
+
+def read_whole(store: Store, file: StoredFile) -> bytes:
+    """A small object whole; raises DataError if it is missing or not what `file` says."""
+    try:
+        data = store.read(file.key)
+    except MissingObjectError:
+        raise DataError(f"{file.key} is missing") from None
+    if len(data) != file.size_bytes:
+        raise DataError(f"{file.key} is {len(data)} bytes long, not {file.size_bytes}")
+    found = checksum_of(data, parse(file.checksum)[0])
+    if found != file.checksum:
+        raise DataError(f"{file.key} has checksum {found}, not {file.checksum}")
+    return data
+
+
+def _check_equal(
+    key: str, tensor: str, found: npt.NDArray[Any], expected: npt.NDArray[np.int64], what: str
+) -> None:
+    wrong = np.flatnonzero(found != expected)
+    if wrong.size:
+        place = int(wrong[0])
+        raise DataError(
+            f"{key}: {tensor}[{place}] is {found[place]}, and {what} is {expected[place]} "
+            f"({wrong.size} of {expected.size} differ)"
+        )

@@ -1,0 +1,196 @@
+"""tokens.parquet and skipped.parquet as they are read: which rows went where, and their tokens.
+
+One row group of tokens.parquet is one batch, in the order of the batch file. Reading goes through
+the store in ranges, so that what a question does not need is not fetched.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from hiddenfeed.errors import DataError
+from hiddenfeed.layout import tokens_key
+from hiddenfeed.store.base import Store
+
+TOKENS_SCHEMA = pa.schema(
+    [
+        pa.field("sample_id", pa.string(), nullable=False),
+        pa.field("source_row", pa.int64(), nullable=False),
+        pa.field("input_ids", pa.list_(pa.int32()), nullable=False),
+        pa.field("loss_mask", pa.list_(pa.uint8()), nullable=False),
+        pa.field("micro_batch", pa.int32(), nullable=False),
+    ]
+)
+SKIPPED_SCHEMA = pa.schema(
+    [
+        pa.field("source_file", pa.string(), nullable=False),
+        pa.field("source_row", pa.int64(), nullable=False),
+        pa.field("sample_id", pa.string()),
+        pa.field("reason", pa.string(), nullable=False),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class PlannedBatch:
+    """The samples of one batch, in file order; arrays of S entries."""
+
+    batch_id: int
+    sample_ids: pa.Array
+    #: int64, row of each sample in the input.
+    source_rows: npt.NDArray[np.int64]
+    #: int64, tokens of each sample.
+    lengths: npt.NDArray[np.int64]
+
+    @property
+    def samples(self) -> int:
+        """Number of samples."""
+        return len(self.source_rows)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all samples."""
+        return int(self.lengths.sum())
+
+    @property
+    def offsets(self) -> npt.NDArray[np.int64]:
+        """int64[S + 1]: first token of each sample, and the total."""
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.lengths, dtype=np.int64)])
+
+
+class PlanFile:
+    """tokens.parquet of one run in a store; safe to use from several threads."""
+
+    def __init__(self, store: Store, run_id: str) -> None:
+        """Reads the footer; raises DataError if there is no such file or it is not a plan."""
+        self._store, self._key = store, tokens_key(run_id)
+        self._size = _size_of(store, self._key)
+        with self._reading():
+            file = pq.ParquetFile(_RangedFile(store, self._key, self._size))
+            self._metadata, schema = file.metadata, file.schema_arrow
+        _check_schema(schema, TOKENS_SCHEMA, self._key)
+
+    @property
+    def batches(self) -> int:
+        """Number of planned batches."""
+        return int(self._metadata.num_row_groups)
+
+    @property
+    def samples(self) -> int:
+        """Number of planned samples."""
+        return int(self._metadata.num_rows)
+
+    def batch(self, batch_id: int) -> PlannedBatch:
+        """Who is in the batch; fetches ids, rows and masks, not the tokens. Raises DataError."""
+        table = self._read(batch_id, ["sample_id", "source_row", "loss_mask"])
+        lengths = pc.list_value_length(table["loss_mask"]).combine_chunks()
+        return PlannedBatch(
+            batch_id,
+            table["sample_id"].combine_chunks(),
+            table["source_row"].combine_chunks().to_numpy(),
+            lengths.to_numpy(zero_copy_only=False).astype(np.int64),
+        )
+
+    def tokens(self, batch_id: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
+        """(token ids int32[T], loss mask uint8[T]) of the batch, samples one behind the other."""
+        table = self._read(batch_id, ["input_ids", "loss_mask"])
+        ids = table["input_ids"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+        mask = table["loss_mask"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+        if len(ids) != len(mask):
+            raise DataError(
+                f"{self._key}: batch {batch_id} has {len(ids)} tokens and {len(mask)} mask entries"
+            )
+        return ids, mask
+
+    def _read(self, batch_id: int, columns: Sequence[str]) -> pa.Table:
+        if not 0 <= batch_id < self.batches:
+            raise DataError(f"{self._key} has no batch {batch_id}: it plans {self.batches} batches")
+        with self._reading():
+            # A file object of its own per call: its position belongs to one thread.
+            source = _RangedFile(self._store, self._key, self._size)
+            file = pq.ParquetFile(source, metadata=self._metadata, pre_buffer=True)
+            table = file.read_row_group(batch_id, columns=list(columns), use_threads=False)
+        if any(table[name].null_count for name in columns):
+            raise DataError(f"{self._key}: batch {batch_id} has rows with missing values")
+        return table
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        with _parquet_errors(self._key):
+            yield
+
+
+def parse_table(data: bytes, key: str, schema: pa.Schema) -> pa.Table:
+    """A parquet file held whole, in the columns of `schema`; raises DataError naming `key` if it is another."""
+    with _parquet_errors(key):
+        table = pq.read_table(io.BytesIO(data))
+        _check_schema(table.schema, schema, key)
+        return table.select(schema.names).cast(schema)
+
+
+class _RangedFile(io.RawIOBase):
+    """An object of a store as a read-only file with a position; every read is one ranged read."""
+
+    def __init__(self, store: Store, key: str, size_bytes: int) -> None:
+        super().__init__()
+        self._store, self._key, self._size, self._position = store, key, size_bytes, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        origin = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = origin + offset
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def size(self) -> int:
+        """Bytes of the object."""
+        return self._size
+
+    def readinto(self, buffer: Any) -> int:
+        wanted = min(len(buffer), max(0, self._size - self._position))
+        data = self._store.read(self._key, self._position, wanted) if wanted else b""
+        buffer[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+
+def _size_of(store: Store, key: str) -> int:
+    info = store.head(key)
+    if info is None:
+        raise DataError(f"{key} is missing")
+    return info.size_bytes
+
+
+def _check_schema(found: pa.Schema, expected: pa.Schema, key: str) -> None:
+    for column in expected:
+        place = found.get_field_index(column.name)
+        if place < 0 or not found.field(place).type.equals(column.type):
+            what = "no such column" if place < 0 else f"type {found.field(place).type}"
+            raise DataError(f"{key} must have a column {column.name} of {column.type}, and has {what}")
+
+
+@contextmanager
+def _parquet_errors(key: str) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(
+            f"{key} is not a parquet file that can be read: {str(error).splitlines()[0]}"
+        ) from None

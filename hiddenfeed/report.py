@@ -1,0 +1,98 @@
+"""What the command line says of runs and samples, as lines of text; decides nothing and reads nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hiddenfeed.reader import RunInfo
+from hiddenfeed.run_list import RunLine
+from hiddenfeed.samples import Sample
+from hiddenfeed.verify import Verification
+
+
+def run_lines(info: RunInfo) -> list[str]:
+    """A run: what it is, how far it is, where its files are."""
+    left = info.batches - info.batches_stored - info.batches_quarantined
+    state = "complete, proved" if info.complete else f"{_count(left, 'batch', 'batches')} to go"
+    if not info.complete and not left:
+        state = "all batches are there, the proof is not written yet"
+    final = "" if info.final_norm == "none" else f", with the state {info.final_norm} the final norm"
+    rows = [
+        ("run", info.run_id),
+        ("model", f"{info.model} ({info.num_blocks} blocks, hidden size {info.hidden_size})"),
+        ("taps", ", ".join(map(str, info.taps))),
+        ("", info.taps_meaning),
+        ("stored as", f"{info.dtype}{final}"),
+        ("state", state),
+        ("batches", f"{info.batches_stored:,} of {info.batches:,}"),
+        ("samples", f"{info.samples_stored:,} of {info.samples:,}"),
+        ("tokens", f"{info.tokens_stored:,} of {info.tokens:,}"),
+        ("skipped", f"{_count(info.skipped, 'input row', 'input rows')}, see skipped.parquet"),
+        ("quarantined", f"{_count(info.batches_quarantined, 'batch', 'batches')}"),
+        ("size", size_text(info.size_bytes)),
+        ("files", f"{info.url}/batches/000000.safetensors …"),
+    ]
+    return [f"{name:12} {text}" for name, text in rows]
+
+
+def list_lines(url: str, runs: Sequence[RunLine]) -> list[str]:
+    """The runs of a store, one a line."""
+    if not runs:
+        return [f"no runs in {url}"]
+    width = max(len(run.run_id) for run in runs)
+    return [
+        f"{run.run_id:{width}}  {'complete' if run.complete else 'going on':9} "
+        f"{run.stored:>6,} of {run.batches:,} batches  {size_text(run.size_bytes):>10}  {run.model}"
+        for run in runs
+    ]
+
+
+def verification_lines(verification: Verification) -> list[str]:
+    """The proof in words."""
+    proof = verification.proof
+    lines = [
+        f"run {proof.run_id} is complete: {_count(proof.rows, 'input row', 'input rows')} = {proof.stored:,} stored "
+        f"+ {proof.skipped:,} skipped + {proof.quarantined:,} quarantined",
+        f"{_count(proof.batches, 'batch file', 'batch files')}, {proof.tokens:,} tokens, {size_text(proof.size_bytes)}",
+    ]
+    if verification.bytes_read:
+        lines.append(f"every byte was read ({size_text(verification.bytes_read)}), and every checksum agrees")
+    if not verification.finished:
+        lines.append("complete.json is not written yet")
+    return lines
+
+
+def sample_lines(sample: Sample, position: int, limit: int | None) -> list[str]:
+    """A sample token by token: id, mask, and the Euclidean norm of the state at every tap; `limit` tokens at most."""
+    norms = np.linalg.norm(sample.float32(), axis=2)
+    heads = [f"|tap {tap}|" for tap in sample.taps]
+    if sample.raw_final is not None:
+        norms = np.concatenate([norms, np.linalg.norm(sample.final_float32(), axis=1)[:, None]], axis=1)
+        heads.append(f"|{sample.final_norm}-norm|")
+    shown = len(sample) if limit is None else min(limit, len(sample))
+    lines = [
+        f"sample {sample.sample_id}, position {position}, input row {sample.source_row}: "
+        f"{_count(len(sample), 'token', 'tokens')}, {int(sample.loss_mask.sum()):,} in the loss",
+        f"{'#':>6} {'token':>8} {'mask':>4} " + " ".join(f"{head:>11}" for head in heads),
+    ]
+    for place in range(shown):
+        numbers = " ".join(f"{norm:11.3f}" for norm in norms[place])
+        lines.append(f"{place:6} {sample.input_ids[place]:8} {sample.loss_mask[place]:4} {numbers}")
+    if shown < len(sample):
+        lines.append(f"… {len(sample) - shown:,} more; --all shows them")
+    lines.append(f"{'median':>20} " + " ".join(f"{norm:11.3f}" for norm in np.median(norms, axis=0)))
+    return lines
+
+
+def size_text(size_bytes: int) -> str:
+    """`1.5 GiB`"""
+    size, units = float(size_bytes), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while size >= 1024 and len(units) > 1:
+        size, units = size / 1024, units[1:]
+    return f"{size_bytes} B" if units[0] == "B" else f"{size:.1f} {units[0]}"
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number:,} {one if number == 1 else many}"

@@ -1,0 +1,214 @@
+"""A store under an S3 prefix: conditional writes, verified by the server and read back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from hiddenfeed.checksum import ALGORITHM, CRC32, CRC64NVME, RunningChecksum, checksum_of
+from hiddenfeed.errors import DataError, MissingObjectError, TransientError
+from hiddenfeed.layout import check_key
+from hiddenfeed.local_file import replacing
+from hiddenfeed.options import StoreOptions
+from hiddenfeed.store.base import ObjectInfo, PutOutcome
+from hiddenfeed.store.s3_client import S3Place, make_client, parse_s3_url
+from hiddenfeed.store.s3_errors import NOT_FOUND, error_code, from_client, from_reply, translated
+from hiddenfeed.store.s3_put import S3Put
+from hiddenfeed.store.verified_file import BLOCK_BYTES, VerifiedFile
+
+#: Asked beyond its end, an object has no bytes.
+_BEYOND_END = frozenset({"InvalidRange", "416"})
+#: As many as S3 gives at a time.
+_KEYS_PER_PAGE = 1000
+
+
+class S3Store:
+    """Objects below `s3://bucket/prefix`; safe to share between threads, opens connections as calls need them."""
+
+    def __init__(self, url: str, options: StoreOptions) -> None:
+        """Raises ConfigError for a URL or options that cannot work; the server is not asked yet."""
+        bucket, prefix = parse_s3_url(url)
+        self._options = options
+        self._client, endpoint = make_client(options)
+        self._place = S3Place(bucket=bucket, prefix=prefix, endpoint=endpoint)
+
+    @property
+    def url(self) -> str:
+        """`s3://bucket/prefix`"""
+        return self._place.url
+
+    def check(self, *, create: bool = False) -> None:
+        """See `Store.check`; `create` makes no difference, as a bucket is never created."""
+        with translated(self._place, f"list {self.url}"):
+            self._client.list_objects_v2(
+                Bucket=self._place.bucket, Prefix=self._place.full_key(""), MaxKeys=1
+            )
+
+    def head(self, key: str, *, checksum: bool = False) -> ObjectInfo | None:
+        """See `Store.head`."""
+        reply = self._head_reply(key)
+        if reply is None:
+            return None
+        info = _info(key, reply)
+        if not checksum or info.checksum is not None:
+            return info
+        running = RunningChecksum(ALGORITHM)
+        for block in self._stream(key, reply):
+            running.update(block)
+        return ObjectInfo(key=key, size_bytes=info.size_bytes, checksum=running.value, metadata=info.metadata)
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """See `Store.list`."""
+        pages = self._client.get_paginator("list_objects_v2").paginate(
+            Bucket=self._place.bucket,
+            Prefix=self._place.full_key(prefix),
+            PaginationConfig={"PageSize": _KEYS_PER_PAGE},
+        )
+        skip = len(self._place.full_key(""))
+        with translated(self._place, f"list {self.url}/{prefix}"):
+            for page in pages:
+                for entry in page.get("Contents", []):
+                    yield ObjectInfo(key=entry["Key"][skip:], size_bytes=entry["Size"])
+
+    def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        """See `Store.read`."""
+        if start == 0 and length is None:
+            reply = self._existing(key)
+            data = b"".join(self._stream(key, reply))
+            expected = _info(key, reply).checksum
+            if expected is not None and checksum_of(data, expected.partition(":")[0]) != expected:
+                raise TransientError(f"{self.url}/{key} arrived damaged")
+            return data
+        if length == 0:
+            self._existing(key)
+            return b""
+        return self._read_range(key, start, length)
+
+    def download(self, key: str, path: Path) -> ObjectInfo:
+        """See `Store.download`."""
+        reply = self._existing(key)
+        info = _info(key, reply)
+        running = RunningChecksum(info.checksum.partition(":")[0] if info.checksum else ALGORITHM)
+        with replacing(path) as file:
+            for block in self._stream(key, reply):
+                running.update(block)
+                file.write(block)
+            if info.checksum is not None and running.value != info.checksum:
+                raise TransientError(f"{self.url}/{key} arrived damaged")
+        return ObjectInfo(key=key, size_bytes=info.size_bytes, checksum=running.value, metadata=info.metadata)
+
+    def write(self, key: str, data: bytes, *, if_absent: bool = False) -> PutOutcome:
+        """See `Store.write`."""
+        if not data:
+            raise DataError(f"{key} would be empty; an empty object is never stored")
+        return self._put(key).document(data, checksum_of(data), if_absent=if_absent)
+
+    def put_file(
+        self,
+        key: str,
+        path: Path,
+        *,
+        size_bytes: int,
+        checksum: str,
+        metadata: Mapping[str, str] | None = None,
+    ) -> PutOutcome:
+        """See `Store.put_file`."""
+        put = self._put(key)
+        with VerifiedFile(path, size_bytes, checksum) as source:
+            return put.file(
+                source,
+                metadata,
+                self._options.multipart_threshold_bytes,
+                self._options.multipart_part_bytes,
+            )
+
+    def delete(self, key: str) -> None:
+        """See `Store.delete`."""
+        with translated(self._place, f"delete {check_key(key)}"):
+            self._client.delete_object(Bucket=self._place.bucket, Key=self._place.full_key(key))
+
+    def _put(self, key: str) -> S3Put:
+        return S3Put(self._client, self._place, check_key(key), self.head)
+
+    def _head_reply(self, key: str) -> Any | None:
+        try:
+            return self._client.head_object(
+                Bucket=self._place.bucket,
+                Key=self._place.full_key(check_key(key)),
+                ChecksumMode="ENABLED",
+            )
+        except ClientError as error:
+            if error_code(error) in NOT_FOUND:
+                return None
+            raise from_reply(error, self._place, f"look at {key}") from error
+        except BotoCoreError as error:
+            raise from_client(error, self._place, f"look at {key}") from error
+
+    def _existing(self, key: str) -> Any:
+        reply = self._head_reply(key)
+        if reply is None:
+            raise MissingObjectError(f"{self.url}/{key} does not exist")
+        return reply
+
+    def _stream(self, key: str, reply: Any) -> Iterator[bytes]:
+        """All bytes of the object that `reply` (a HEAD's) describes, going on where a connection broke off."""
+        size, position, broken = int(reply["ContentLength"]), 0, 0
+        while position < size:
+            before, reason = position, None
+            try:
+                body = self._client.get_object(
+                    Bucket=self._place.bucket,
+                    Key=self._place.full_key(key),
+                    Range=f"bytes={position}-{size - 1}",
+                    IfMatch=reply["ETag"],
+                )["Body"]
+                with closing(body):
+                    for block in body.iter_chunks(BLOCK_BYTES):
+                        position += len(block)
+                        yield block
+            except ClientError as error:
+                raise from_reply(error, self._place, f"read {key}") from error
+            except BotoCoreError as error:
+                reason = from_client(error, self._place, f"read {key}")
+            else:
+                reason = TransientError(f"could not read {key}: the object ended at byte {position}")
+            broken = 0 if position > before else broken + 1
+            if broken >= self._options.s3_max_attempts:
+                raise reason
+
+    def _read_range(self, key: str, start: int, length: int | None) -> bytes:
+        end = "" if length is None else start + length - 1
+        for attempt in range(1, self._options.s3_max_attempts + 1):
+            try:
+                reply = self._client.get_object(
+                    Bucket=self._place.bucket,
+                    Key=self._place.full_key(check_key(key)),
+                    Range=f"bytes={start}-{end}",
+                )
+                with closing(reply["Body"]) as body:
+                    return bytes(body.read())
+            except ClientError as error:
+                if error_code(error) in _BEYOND_END:
+                    return b""
+                raise from_reply(error, self._place, f"read {key}") from error
+            except BotoCoreError as error:
+                if attempt == self._options.s3_max_attempts:
+                    raise from_client(error, self._place, f"read {key}") from error
+        raise AssertionError("unreachable")
+
+
+def _info(key: str, reply: Any) -> ObjectInfo:
+    """What a HEAD's reply says; a checksum over parts instead of bytes is no use to us."""
+    checksum = None
+    if reply.get("ChecksumType", "FULL_OBJECT") == "FULL_OBJECT":
+        for algorithm in (CRC64NVME, CRC32):
+            if value := reply.get(f"Checksum{algorithm.upper()}"):
+                checksum = f"{algorithm}:{value}"
+                break
+    return ObjectInfo(
+        key=key, size_bytes=int(reply["ContentLength"]), checksum=checksum, metadata=reply["Metadata"]
+    )

@@ -1,0 +1,117 @@
+"""The S3 client: the URL taken apart, and boto3 set up so that it neither hashes, signs nor copies bodies.
+
+Payload signing off and a checksum computed beforehand belong together: either alone makes
+botocore read every body once more. What protects the bytes is the checksum, which the server
+verifies, and TLS where the endpoint is https.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+
+from hiddenfeed.errors import ConfigError, DataError
+from hiddenfeed.layout import check_key
+from hiddenfeed.options import StoreOptions
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]")
+#: Idle connections that may be kept; they are opened one by one, as many as calls run at a time.
+_POOL_CONNECTIONS = 520
+
+
+class S3Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a store's root lies."""
+
+    bucket: str
+    #: Without slashes at its ends; may be empty.
+    prefix: str
+    #: The endpoint as a person knows it, for messages.
+    endpoint: str
+
+    @property
+    def url(self) -> str:
+        """`s3://bucket/prefix`"""
+        return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
+
+    def full_key(self, key: str) -> str:
+        """The key inside the bucket of a key relative to the root."""
+        return f"{self.prefix}/{key}" if self.prefix else key
+
+
+def parse_s3_url(url: str) -> tuple[str, str]:
+    """(bucket, prefix) of `s3://bucket/prefix`; raises ConfigError naming what is wrong."""
+    bucket, _, prefix = url.removeprefix("s3://").partition("/")
+    prefix = prefix.strip("/")
+    if not _BUCKET.fullmatch(bucket):
+        raise ConfigError(f"store {url!r}: {bucket!r} cannot be a bucket's name; write s3://bucket/prefix")
+    try:
+        if prefix:
+            check_key(prefix)
+    except DataError as error:
+        raise ConfigError(
+            f"store {url!r}: the prefix may have letters, digits, '.', '-', '_' and '/'"
+        ) from error
+    return bucket, prefix
+
+
+def make_client(options: StoreOptions) -> tuple[S3Client, str]:
+    """(client, endpoint as shown to people); opens no connection.
+
+    Raises ConfigError if boto3 is missing, the profile is unknown or the endpoint is no URL.
+    """
+    try:
+        import boto3
+        from botocore.config import Config
+        from botocore.exceptions import BotoCoreError
+    except ImportError:
+        raise ConfigError("a store in S3 needs the package boto3: pip install 'hiddenfeed[s3]'") from None
+    if options.s3_endpoint is not None:
+        _check_endpoint(options.s3_endpoint)
+    if options.s3_ca_bundle is not None and not Path(options.s3_ca_bundle).is_file():
+        raise ConfigError(f"--s3-ca-bundle: there is no file {options.s3_ca_bundle}")
+    config = Config(
+        s3={"payload_signing_enabled": False, "addressing_style": _addressing(options)},
+        signature_version="s3v4",
+        connect_timeout=options.s3_connect_timeout_seconds,
+        read_timeout=options.s3_read_timeout_seconds,
+        max_pool_connections=_POOL_CONNECTIONS,
+        tcp_keepalive=True,
+        retries={"mode": "standard", "total_max_attempts": options.s3_max_attempts},
+        # We give a checksum with every body and verify every whole object ourselves.
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+    )
+    try:
+        session = boto3.session.Session(profile_name=options.s3_profile)
+        client = session.client(
+            "s3",
+            region_name=options.s3_region,
+            endpoint_url=options.s3_endpoint,
+            verify=options.s3_ca_bundle,
+            config=config,
+        )
+    except (BotoCoreError, ValueError) as error:
+        raise ConfigError(f"S3 cannot be set up: {error}") from error
+    return client, client.meta.endpoint_url
+
+
+def _addressing(options: StoreOptions) -> Literal["auto", "path", "virtual"]:
+    """Other servers than AWS are mostly reached by one name only, so buckets go into the path."""
+    custom = (
+        options.s3_endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    )
+    return "path" if options.s3_addressing == "auto" and custom else options.s3_addressing
+
+
+def _check_endpoint(endpoint: str) -> None:
+    parts = urlsplit(endpoint)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
+        raise ConfigError("--s3-endpoint must be http://host:port or https://host:port, without a login")

@@ -1,0 +1,158 @@
+"""What S3 and boto3 raise, as our errors: one sentence each, and the kind that says what happens next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    NoCredentialsError,
+    ParamValidationError,
+    PartialCredentialsError,
+    ReadTimeoutError,
+)
+
+from hiddenfeed.errors import ConfigError, HiddenfeedError, MissingObjectError, PermanentError, TransientError
+from hiddenfeed.store.s3_client import S3Place
+
+PRECONDITION_FAILED = frozenset({"PreconditionFailed", "412"})
+#: Two conditional writes met; neither has won for sure.
+CONFLICT = frozenset({"ConditionalRequestConflict", "OperationAborted", "409"})
+NO_UPLOAD = frozenset({"NoSuchUpload"})
+NOT_FOUND = frozenset({"NoSuchKey", "NotFound", "404"})
+
+#: Error codes, the kind of error they are to us, and its sentence. The first that fits is taken.
+_MEANINGS: tuple[tuple[frozenset[str], type[HiddenfeedError], str], ...] = (
+    (frozenset({"NoSuchBucket"}), ConfigError, "bucket {bucket!r} does not exist at {endpoint}"),
+    (
+        frozenset({"InvalidAccessKeyId", "InvalidToken"}),
+        ConfigError,
+        "{endpoint} does not know the access key; check AWS_ACCESS_KEY_ID",
+    ),
+    (
+        frozenset({"SignatureDoesNotMatch"}),
+        ConfigError,
+        "{endpoint} refuses the credentials: the secret key does not belong to the access key",
+    ),
+    (
+        frozenset({"ExpiredToken", "TokenRefreshRequired", "RequestExpired"}),
+        ConfigError,
+        "the credentials for {endpoint} have expired",
+    ),
+    (
+        frozenset({"RequestTimeTooSkewed"}),
+        ConfigError,
+        "{endpoint} refuses requests because this machine's clock is wrong",
+    ),
+    (
+        frozenset({"AccessDenied", "AllAccessDisabled", "AccountProblem", "NotSignedUp", "403", "Forbidden"}),
+        ConfigError,
+        "{endpoint} does not allow us to {doing} ({reason})",
+    ),
+    (
+        frozenset(
+            {"AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraintException"}
+        ),
+        ConfigError,
+        "bucket {bucket!r} is in another region; set --s3-region ({reason})",
+    ),
+    (
+        frozenset({"NotImplemented", "501"}),
+        ConfigError,
+        "{endpoint} cannot {doing}: it lacks something that safe uploads need ({reason})",
+    ),
+    (NOT_FOUND, MissingObjectError, "{url}: could not {doing}: there is no such object"),
+    # The file was verified as it was read, so what hurt the bytes was the network.
+    (
+        frozenset(
+            {
+                "BadDigest",
+                "InvalidDigest",
+                "XAmzContentChecksumMismatch",
+                "IncompleteBody",
+                "RequestTimeout",
+                "InvalidPart",
+            }
+        ),
+        TransientError,
+        "could not {doing}: the data arrived damaged or cut ({reason})",
+    ),
+    (
+        frozenset(
+            {"SlowDown", "Throttling", "ThrottlingException", "TooManyRequests", "RequestLimitExceeded"}
+        ),
+        TransientError,
+        "could not {doing}: {endpoint} is busy ({reason})",
+    ),
+    (CONFLICT | PRECONDITION_FAILED | NO_UPLOAD, TransientError, "could not {doing}: {reason}"),
+)
+
+
+def error_code(error: ClientError) -> str:
+    """S3's name of the error, or the HTTP status where a reply has no body (HEAD)."""
+    return str(error.response.get("Error", {}).get("Code", "") or _status(error))
+
+
+@contextmanager
+def translated(place: S3Place, doing: str) -> Iterator[None]:
+    """Turn whatever boto3 raises inside into our errors; `doing` reads like `store run/a.bin`."""
+    try:
+        yield
+    except ClientError as error:
+        raise from_reply(error, place, doing) from error
+    except BotoCoreError as error:
+        raise from_client(error, place, doing) from error
+
+
+def from_reply(error: ClientError, place: S3Place, doing: str) -> HiddenfeedError:
+    """The meaning of an error that the server replied with."""
+    code, status = error_code(error), _status(error)
+    message = str(error.response.get("Error", {}).get("Message", "")).strip().rstrip(".")
+    reason = f"{code}: {message}" if message and message != code else code
+    for codes, kind, sentence in _MEANINGS:
+        if code in codes:
+            return kind(
+                sentence.format(
+                    bucket=place.bucket, endpoint=place.endpoint, url=place.url, doing=doing, reason=reason
+                )
+            )
+    if status >= 500 or status == 429:
+        return TransientError(f"could not {doing}: {place.endpoint} failed ({status} {reason})")
+    return PermanentError(f"could not {doing}: {place.endpoint} refused it ({status} {reason})")
+
+
+def from_client(error: BotoCoreError, place: S3Place, doing: str) -> HiddenfeedError:
+    """The meaning of an error that arose on our side: no reply, no credentials, no valid request."""
+    if isinstance(error, NoCredentialsError | PartialCredentialsError):
+        return ConfigError(
+            "there are no credentials for S3: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or --s3-profile"
+        )
+    if isinstance(error, ParamValidationError):
+        return ConfigError(f"could not {doing}: {str(error).splitlines()[-1].strip()}")
+    if isinstance(error, EndpointConnectionError | ConnectTimeoutError):
+        return TransientError(f"S3 at {place.endpoint} is not reachable: {_cause(error)}")
+    if isinstance(error, ReadTimeoutError):
+        return TransientError(f"could not {doing}: {place.endpoint} did not answer in time")
+    return TransientError(f"could not {doing}: the connection to {place.endpoint} failed ({_cause(error)})")
+
+
+def _status(error: ClientError) -> int:
+    metadata: Any = error.response.get("ResponseMetadata", {})
+    return int(metadata.get("HTTPStatusCode", 0))
+
+
+def _cause(error: BaseException) -> str:
+    """The innermost reason, as the operating system puts it."""
+    inner: BaseException = error
+    while True:
+        following = getattr(inner, "kwargs", {}).get("error") if isinstance(inner, BotoCoreError) else None
+        following = following or getattr(inner, "reason", None) or inner.__cause__ or inner.__context__
+        if not isinstance(following, BaseException) or following is inner:
+            break
+        inner = following
+    return str(getattr(inner, "strerror", None) or inner).strip().lower() or type(inner).__name__

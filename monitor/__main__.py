@@ -1,0 +1,124 @@
+"""`python -m monitor`: one look, a live view in the terminal, or a web page."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from threading import Event
+
+import msgspec
+
+from common.cli import Command
+from common.settings.catalogue import MonitorSettings, RedisSettings, SpoolSettings, StoreSettings
+from common.settings.declaration import ENVIRONMENT_PREFIX
+from common.settings.resolve import Resolved
+from hiddenfeed.errors import ConfigError, TransientError
+from hiddenfeed.options import StoreOptions
+from monitor.bootstrap import snapshot_reader
+from monitor.snapshot import Snapshot
+from monitor.terminal import render
+
+_GROUPS = (RedisSettings, StoreSettings, StoreOptions, SpoolSettings, MonitorSettings)
+#: On something that is no terminal the live view is one block of lines this often at most.
+_PLAIN_SECONDS = 10.0
+_CLEAR = "\x1b[H\x1b[J"
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command; returns the exit code."""
+    command = Command(
+        "python -m monitor",
+        "Show runs, workers, uploads and the spool. Reads only.",
+        _GROUPS,
+        _run,
+        "Without --watch or --serve it looks once. Exit code 75: Redis could not be read.",
+    )
+    faces = command.parser.add_mutually_exclusive_group()
+    faces.add_argument(
+        "--once", action="store_true", help="look once and print it; what happens without any of these"
+    )
+    faces.add_argument("--watch", action="store_true", help="look again and again")
+    faces.add_argument("--serve", action="store_true", help="serve a page, /snapshot.json and /healthz")
+    command.parser.add_argument("--json", action="store_true", help="print JSON, one object per look")
+    # There is something to see without a store: what Redis knows.
+    if not os.environ.get(f"{ENVIRONMENT_PREFIX}STORE"):
+        command.parser.set_defaults(store="")
+    return command.run(arguments)
+
+
+def _run(settings: Resolved, parsed: argparse.Namespace) -> int:
+    read = snapshot_reader(settings)
+    monitor = settings.group(MonitorSettings)
+    show = _json if parsed.json else render
+    if parsed.serve:
+        return _serve(read, monitor)
+    if parsed.watch:
+        return _watch(read, show, monitor.refresh_seconds)
+    snapshot = read()
+    print(show(snapshot))
+    if snapshot.redis_error:
+        raise TransientError(snapshot.redis_error)
+    return 0
+
+
+def _json(snapshot: Snapshot) -> str:
+    return msgspec.json.encode(snapshot).decode()
+
+
+def _watch(read: Callable[[], Snapshot], show: Callable[[Snapshot], str], refresh_seconds: float) -> int:
+    """Look until interrupted."""
+    stop = _stop_signals()
+    live = sys.stdout.isatty()
+    while not stop.is_set():
+        text = show(read())
+        print(f"{_CLEAR}{text}" if live else text, flush=True)
+        stop.wait(refresh_seconds if live else max(refresh_seconds, _PLAIN_SECONDS))
+    return 0
+
+
+def _serve(read: Callable[[], Snapshot], monitor: MonitorSettings) -> int:
+    """Serve the page until interrupted; raises ConfigError if the address is taken or not ours."""
+    import uvicorn
+
+    from monitor.web import make_app
+
+    listener = _listen(monitor.monitor_host, monitor.monitor_port)
+    host, port = listener.getsockname()[:2]
+    print(f"monitor: http://{host}:{port}/", flush=True)
+    app = make_app(read, monitor.refresh_seconds)
+    configuration = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=3)
+    # uvicorn ends on a signal and then raises it again, for whoever listened before: that is us, content.
+    _stop_signals()
+    uvicorn.Server(configuration).run(sockets=[listener])
+    return 0
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen()
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"the monitor cannot listen on {host} port {port}: {(error.strerror or str(error)).lower()}; give another --monitor-port"
+        ) from None
+    return listener
+
+
+def _stop_signals() -> Event:
+    """An event that SIGINT and SIGTERM set."""
+    stop = Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    return stop
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

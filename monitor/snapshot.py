@@ -1,0 +1,341 @@
+"""What people want to know of the runs: a pure function of facts and a clock."""
+
+from __future__ import annotations
+
+import msgspec
+
+from common.run_state import UploaderProgress, WorkerProgress
+from common.worker.presence import WorkerInfo
+from monitor.facts import Facts, QueueFacts, RunFacts
+
+#: A process is shown as silent when its heartbeat is older than this; the default lease.
+SILENT_AFTER_SECONDS = 45.0
+#: Share of the spool's cap from which it is worth a warning.
+_NEARLY_FULL = 0.9
+
+
+class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
+    """What one GPU worker did for a run."""
+
+    worker: str
+    device: str
+    batches: int
+    samples: int
+    tokens: int
+    size_bytes: int
+    #: None until two batches tell.
+    tokens_per_second: float | None
+    samples_per_second: float | None
+    #: Shares of read, forward, stall and write in the time of its batches; they sum to 1 or are all 0.
+    stages: dict[str, float]
+    #: Share of padding in what the device saw.
+    padding: float
+    last_seconds_ago: float | None
+
+
+class UploaderView(msgspec.Struct, frozen=True, kw_only=True):
+    """What one uploader did for a run."""
+
+    uploader: str
+    files: int
+    duplicates: int
+    size_bytes: int
+    bytes_per_second: float | None
+    last_seconds_ago: float | None
+
+
+class FailureView(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that a person must look at."""
+
+    job_id: str
+    description: str
+    error: str
+
+
+class RunView(msgspec.Struct, frozen=True, kw_only=True):
+    """One run. `state` is a word: waiting, running, uploading, proving, stalled, paused, cancelled, complete."""
+
+    run_id: str
+    state: str
+    model: str
+    batches: int
+    batches_total: int
+    samples: int
+    samples_total: int
+    tokens: int
+    tokens_total: int
+    size_bytes: int
+    #: 0 to 1, of tokens.
+    done: float
+    tokens_per_second: float | None
+    samples_per_second: float | None
+    remaining_seconds: float | None
+    queued: int
+    started: int
+    retrying: int
+    failed: int
+    failures: tuple[FailureView, ...]
+    workers: tuple[DeviceView, ...]
+    uploaders: tuple[UploaderView, ...]
+
+
+class UploadQueueView(msgspec.Struct, frozen=True, kw_only=True):
+    """Files of one spool on their way."""
+
+    name: str
+    queued: int
+    started: int
+    retrying: int
+    failed: int
+    failures: tuple[FailureView, ...]
+
+
+class ProcessView(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that takes jobs. `state` is busy, idle, waiting or silent."""
+
+    name: str
+    role: str
+    state: str
+    #: The queue it serves; empty while it looks for work.
+    queue: str
+    running: int
+    slots: int
+    finished: int
+    failed: int
+    waits_for: str
+    heartbeat_seconds_ago: float | None
+
+
+class SpoolView(msgspec.Struct, frozen=True, kw_only=True):
+    """The spool of this host."""
+
+    name: str
+    files: int
+    size_bytes: int
+    #: Space taken by files that are being written.
+    part_bytes: int
+    cap_bytes: int
+    disk_free_bytes: int
+    #: 0 to 1, of the cap.
+    used: float
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that all faces of the monitor show."""
+
+    #: Seconds since the epoch.
+    at: float
+    #: Sentences, the worst first; empty when all is well.
+    problems: tuple[str, ...]
+    runs: tuple[RunView, ...]
+    uploads: tuple[UploadQueueView, ...]
+    processes: tuple[ProcessView, ...]
+    spool: SpoolView | None
+    store: str
+    #: Why Redis could not be read; empty if it was. Also the first of the problems.
+    redis_error: str = ""
+
+
+def take_snapshot(facts: Facts, now: float) -> Snapshot:
+    """What `facts` mean at `now` (seconds since the epoch)."""
+    processes = tuple(_process(worker, now) for worker in facts.workers)
+    runs = tuple(_run(run, facts, processes, now) for run in facts.runs)
+    uploads = tuple(_upload(queue) for queue in facts.uploads)
+    spool = _spool(facts)
+    return Snapshot(
+        at=now,
+        problems=tuple(_problems(facts, runs, uploads, processes, spool)),
+        runs=runs,
+        uploads=uploads,
+        processes=processes,
+        spool=spool,
+        store=facts.store,
+        redis_error=facts.redis_error,
+    )
+
+
+def _run(run: RunFacts, facts: Facts, processes: tuple[ProcessView, ...], now: float) -> RunView:
+    record, progress, counts = run.record, run.progress, run.extract.counts
+    tokens_rate = _rate(progress.tokens, progress.batches, progress.first_at, progress.last_at)
+    left = max(0, record.tokens - progress.tokens)
+    state = _state(run, facts, processes)
+    return RunView(
+        run_id=record.run_id,
+        state=state,
+        model=record.model,
+        batches=progress.batches,
+        batches_total=record.batches,
+        samples=progress.samples,
+        samples_total=record.samples,
+        tokens=progress.tokens,
+        tokens_total=record.tokens,
+        size_bytes=progress.bytes,
+        done=1.0 if state == "complete" else _share(progress.tokens, record.tokens),
+        tokens_per_second=tokens_rate,
+        samples_per_second=_rate(progress.samples, progress.batches, progress.first_at, progress.last_at),
+        remaining_seconds=left / tokens_rate if tokens_rate and state in ("running", "uploading") else None,
+        queued=counts.queued,
+        started=counts.started,
+        retrying=counts.scheduled,
+        failed=counts.failed,
+        failures=_failures(run.extract),
+        workers=tuple(_device(worker, now) for worker in progress.workers),
+        uploaders=tuple(_uploader(uploader, now) for uploader in progress.uploaders),
+    )
+
+
+def _state(run: RunFacts, facts: Facts, processes: tuple[ProcessView, ...]) -> str:
+    """One word for where the run is."""
+    record, counts = run.record, run.extract.counts
+    if record.state != "active":
+        return record.state
+    if run.proved:
+        return "complete"
+    if run.progress.batches >= record.batches:
+        return "proving"
+    if counts.started:
+        return "running"
+    if any(queue.counts.unfinished for queue in facts.uploads) and not counts.unfinished:
+        return "uploading"
+    if not any(process.queue == run.extract.name and process.state != "silent" for process in processes):
+        return "stalled" if run.progress.batches else "waiting"
+    return "running" if run.progress.batches else "waiting"
+
+
+def _device(worker: WorkerProgress, now: float) -> DeviceView:
+    stages = {
+        "read": worker.read_seconds,
+        "forward": worker.forward_seconds,
+        "stall": worker.stall_seconds,
+        "write": worker.write_seconds,
+    }
+    whole = sum(stages.values())
+    return DeviceView(
+        worker=worker.worker,
+        device=worker.device,
+        batches=worker.batches,
+        samples=worker.samples,
+        tokens=worker.tokens,
+        size_bytes=worker.bytes,
+        tokens_per_second=_rate(worker.tokens, worker.batches, worker.first_at, worker.last_at),
+        samples_per_second=_rate(worker.samples, worker.batches, worker.first_at, worker.last_at),
+        stages={name: _share(seconds, whole) for name, seconds in stages.items()},
+        padding=1 - _share(worker.tokens, worker.padded_tokens) if worker.padded_tokens else 0.0,
+        last_seconds_ago=_ago(worker.last_at, now),
+    )
+
+
+def _uploader(uploader: UploaderProgress, now: float) -> UploaderView:
+    return UploaderView(
+        uploader=uploader.uploader,
+        files=uploader.files,
+        duplicates=uploader.duplicates,
+        size_bytes=uploader.bytes,
+        bytes_per_second=_rate(uploader.bytes, uploader.files, uploader.first_at, uploader.last_at),
+        last_seconds_ago=_ago(uploader.last_at, now),
+    )
+
+
+def _upload(queue: QueueFacts) -> UploadQueueView:
+    counts = queue.counts
+    return UploadQueueView(
+        name=queue.name,
+        queued=counts.queued,
+        started=counts.started,
+        retrying=counts.scheduled,
+        failed=counts.failed,
+        failures=_failures(queue),
+    )
+
+
+def _process(worker: WorkerInfo, now: float) -> ProcessView:
+    ago = _ago(worker.last_heartbeat, now)
+    if ago is not None and ago > SILENT_AFTER_SECONDS:
+        state = "silent"
+    elif worker.running:
+        state = "busy"
+    else:
+        state = "waiting" if worker.waiting else "idle"
+    return ProcessView(
+        name=worker.name,
+        role=worker.role,
+        state=state,
+        queue=worker.queue or "",
+        running=worker.running,
+        slots=worker.slots,
+        finished=worker.finished,
+        failed=worker.failed,
+        waits_for=worker.waiting,
+        heartbeat_seconds_ago=ago,
+    )
+
+
+def _spool(facts: Facts) -> SpoolView | None:
+    usage = facts.spool
+    if usage is None:
+        return None
+    return SpoolView(
+        name=facts.spool_name,
+        files=usage.files,
+        size_bytes=usage.bytes,
+        part_bytes=usage.part_bytes,
+        cap_bytes=usage.cap_bytes,
+        disk_free_bytes=usage.disk_free_bytes,
+        used=_share(usage.bytes + usage.part_bytes, usage.cap_bytes),
+    )
+
+
+def _problems(
+    facts: Facts,
+    runs: tuple[RunView, ...],
+    uploads: tuple[UploadQueueView, ...],
+    processes: tuple[ProcessView, ...],
+    spool: SpoolView | None,
+) -> list[str]:
+    """What a person should know, the worst first, a sentence each."""
+    found = [error for error in (facts.redis_error, facts.store_error) if error]
+    for run in runs:
+        if run.failed:
+            found.append(
+                f"{_count(run.failed, 'batch', 'batches')} of {run.run_id} failed and must be looked at"
+            )
+        if run.state == "stalled":
+            found.append(f"{run.run_id} stands still: no GPU worker takes its batches")
+    for queue in uploads:
+        if queue.failed:
+            found.append(
+                f"{_count(queue.failed, 'file', 'files')} of {queue.name} failed to upload and must be looked at"
+            )
+    found += [
+        f"{process.name} has been silent for {process.heartbeat_seconds_ago:.0f} s"
+        for process in processes
+        if process.state == "silent"
+    ]
+    if spool and spool.used >= _NEARLY_FULL:
+        found.append(f"the spool {spool.name} is {spool.used:.0%} full: GPU workers wait for uploads")
+    return found
+
+
+def _failures(queue: QueueFacts) -> tuple[FailureView, ...]:
+    return tuple(
+        FailureView(job_id=job.job_id, description=job.description, error=job.error) for job in queue.failed
+    )
+
+
+def _rate(amount: float, batches: int, first_at: float, last_at: float) -> float | None:
+    """Amount per second between the first batch's end and the last one's: the first itself took unknown time."""
+    if batches < 2 or last_at <= first_at:
+        return None
+    return amount * (batches - 1) / batches / (last_at - first_at)
+
+
+def _share(part: float, whole: float) -> float:
+    return min(1.0, part / whole) if whole > 0 else 0.0
+
+
+def _ago(moment: float, now: float) -> float | None:
+    return max(0.0, now - moment) if moment else None
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number:,} {one if number == 1 else many}"

@@ -1,0 +1,142 @@
+"""The snapshot as text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+from monitor.snapshot import FailureView, RunView, Snapshot
+from monitor.words import duration, rate, share, size, size_rate
+
+_BAR_WIDTH = 24
+
+
+def render(snapshot: Snapshot) -> str:
+    """The whole snapshot as lines of plain text, without a newline at the end."""
+    return "\n".join(_lines(snapshot))
+
+
+def _lines(snapshot: Snapshot) -> Iterator[str]:
+    clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(snapshot.at))
+    yield printable(f"hiddenfeed at {clock}{f', store {snapshot.store}' if snapshot.store else ''}")
+    for problem in snapshot.problems:
+        yield printable(f"! {problem}")
+    if not snapshot.runs and not snapshot.problems:
+        yield "no runs yet: `python -m producer run` submits one"
+    for run in snapshot.runs:
+        yield ""
+        yield from map(printable, _run_lines(run))
+    yield ""
+    yield from map(printable, _host_lines(snapshot))
+
+
+def _run_lines(run: RunView) -> Iterator[str]:
+    filled = int(run.done * _BAR_WIDTH)
+    yield f"{run.run_id}  {run.state}  [{'#' * filled}{'.' * (_BAR_WIDTH - filled)}] {share(run.done)}"
+    yield (
+        f"  {run.batches:,} of {run.batches_total:,} batches, {run.samples:,} of {run.samples_total:,} samples, "
+        f"{run.tokens:,} of {run.tokens_total:,} tokens, {size(run.size_bytes)} stored; model {run.model}"
+    )
+    left = f", about {duration(run.remaining_seconds)} left" if run.remaining_seconds is not None else ""
+    yield f"  {rate(run.tokens_per_second, 'tokens')}, {rate(run.samples_per_second, 'samples')}{left}"
+    yield f"  batches: {run.queued:,} queued, {run.started:,} started, {run.retrying:,} to be tried again, {run.failed:,} failed"
+    if run.workers:
+        yield from _table(
+            (
+                "worker",
+                "device",
+                "batches",
+                "tokens/s",
+                "read",
+                "forward",
+                "stall",
+                "write",
+                "padding",
+                "last",
+            ),
+            [
+                (
+                    worker.worker,
+                    worker.device,
+                    f"{worker.batches:,}",
+                    rate(worker.tokens_per_second, "").removesuffix(" /s"),
+                    *(share(worker.stages[stage]) for stage in ("read", "forward", "stall", "write")),
+                    f"{worker.padding:.1%}",
+                    _ago(worker.last_seconds_ago),
+                )
+                for worker in run.workers
+            ],
+        )
+    if run.uploaders:
+        yield from _table(
+            ("uploader", "files", "bytes", "rate", "duplicates", "last"),
+            [
+                (
+                    uploader.uploader,
+                    f"{uploader.files:,}",
+                    size(uploader.size_bytes),
+                    size_rate(uploader.bytes_per_second),
+                    f"{uploader.duplicates:,}",
+                    _ago(uploader.last_seconds_ago),
+                )
+                for uploader in run.uploaders
+            ],
+        )
+    yield from _failure_lines(run.failures)
+
+
+def _host_lines(snapshot: Snapshot) -> Iterator[str]:
+    for queue in snapshot.uploads:
+        yield (
+            f"{queue.name}: {queue.queued:,} files queued, {queue.started:,} on their way, "
+            f"{queue.retrying:,} to be tried again, {queue.failed:,} failed"
+        )
+        yield from _failure_lines(queue.failures)
+    if snapshot.spool:
+        spool = snapshot.spool
+        yield (
+            f"spool {spool.name}: {spool.files:,} files, {size(spool.size_bytes)} and {size(spool.part_bytes)} being written, "
+            f"{share(spool.used)} of {size(spool.cap_bytes)}; {size(spool.disk_free_bytes)} free on disk"
+        )
+    if snapshot.processes:
+        yield from _table(
+            ("process", "state", "jobs", "slots", "done", "failed", "seen", ""),
+            [
+                (
+                    process.name,
+                    process.state,
+                    f"{process.running:,}",
+                    f"{process.slots:,}",
+                    f"{process.finished:,}",
+                    f"{process.failed:,}",
+                    _ago(process.heartbeat_seconds_ago),
+                    process.waits_for,
+                )
+                for process in snapshot.processes
+            ],
+        )
+
+
+def _failure_lines(failures: Sequence[FailureView]) -> Iterator[str]:
+    for failure in failures:
+        yield f"  failed: {failure.description or failure.job_id}: {failure.error}"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Columns as wide as their widest cell; the first one to the left, the others to the right."""
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+    for row in (head, *rows):
+        cells = [
+            row[0].ljust(widths[0]),
+            *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
+        ]
+        yield "  " + "  ".join(cells)
+
+
+def _ago(seconds: float | None) -> str:
+    return "never" if seconds is None else f"{duration(seconds)} ago"
+
+
+def printable(text: str) -> str:
+    """The text without control characters: what comes from Redis must not command the terminal."""
+    return "".join(character if character.isprintable() else "�" for character in text)

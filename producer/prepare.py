@@ -1,0 +1,147 @@
+"""Preparation: rows to tokens.parquet and skipped.parquet on local disk, in memory that does not grow with the tokens.
+
+Two passes. The first tokenises rows in order and spills the samples to a file; then the plan is
+made from their lengths; the second writes them batch by batch.
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from hiddenfeed.errors import ConfigError
+from hiddenfeed.options import MIB
+from hiddenfeed.run import PlanSummary
+from producer.console import Console, duration
+from producer.plan import Plan, make_plan
+from producer.recipe import Recipe
+from producer.rows import Shape
+from producer.sources import RowReader, SkippedRow, SourceRow
+from producer.spill import Spill
+from producer.tally import Tally
+from producer.tokens_file import SkippedFile, write_tokens_file
+
+#: Rows are tokenised by the handful: enough for the tokenizer's threads, little enough to bound memory.
+_CHUNK_ROWS = 512
+_CHUNK_BYTES = 4 * MIB
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The two files on local disk, and what is in them."""
+
+    tokens_path: Path
+    skipped_path: Path
+    plan: Plan
+    tally: Tally
+
+    @property
+    def summary(self) -> PlanSummary:
+        """The plan in numbers."""
+        return PlanSummary(
+            rows=self.tally.rows,
+            samples=self.tally.samples,
+            skipped=self.tally.skipped,
+            tokens=self.plan.tokens,
+            padded_tokens=self.plan.padded_tokens,
+            loss_tokens=self.tally.loss_tokens,
+            longest=self.plan.longest,
+            micro_batches=self.plan.micro_batches,
+            batches=self.plan.batches,
+        )
+
+
+def prepare(recipe: Recipe, folder: Path, console: Console) -> Prepared:
+    """Tokenise, plan and write into `folder`, which is the caller's to remove.
+
+    Raises ConfigError if the data cannot be read, changes meanwhile, or leaves no sample, and if the
+    disk under `folder` is full.
+    """
+    before = _state_of(recipe.files)
+    tokens_path, skipped_path = folder / "tokens.parquet", folder / "skipped.parquet"
+    with _disk_full(folder), Spill(folder) as spill:
+        with SkippedFile(skipped_path) as skipped:
+            tally = _tokenise(recipe, spill, skipped, console)
+        if _state_of(recipe.files) != before:
+            raise ConfigError(
+                f"{recipe.data.data} was changed while it was read; start again when it is whole"
+            )
+        if not tally.samples:
+            raise ConfigError(_nothing_left(recipe, tally))
+        spill.flush()
+        plan = make_plan(spill.lengths, recipe.limits)
+        for written in write_tokens_file(tokens_path, plan, spill):
+            console.progress(f"writing the plan: {{}} of {plan.batches} batches".format, written)
+    return Prepared(tokens_path, skipped_path, plan, tally)
+
+
+def _tokenise(recipe: Recipe, spill: Spill, skipped: SkippedFile, console: Console) -> Tally:
+    """The first pass: every row ends in the spill or among the skipped."""
+    tally = Tally()
+    maker = recipe.sample_maker()
+
+    def on_shape(path: Path, shape: Shape) -> None:
+        console.say(f"reading {path.name}: {shape}")
+
+    reader = RowReader(recipe.files, on_shape)
+    total, begun = sum(size for size, _ in _state_of(recipe.files)), time.monotonic()
+    for chunk in _chunks(reader):
+        for result in maker.make(chunk):
+            if isinstance(result, SkippedRow):
+                skipped.append(result)
+                tally.skip(result)
+            else:
+                spill.append(result)
+                tally.add(result)
+        console.progress(
+            lambda: _progress(tally, reader.bytes_read / max(1, total), time.monotonic() - begun)
+        )
+    return tally
+
+
+def _progress(tally: Tally, done: float, seconds: float) -> str:
+    left = f", about {duration(seconds / done - seconds)} left" if done > 0 and seconds > 1 else ""
+    return (
+        f"preparing: {done:.0%}, {tally.rows:,} rows, {tally.tokens:,} tokens, "
+        f"{tally.rows / max(seconds, 1e-3):,.0f} rows/s{left}"
+    )
+
+
+def _chunks(reader: RowReader) -> Iterator[list[SourceRow | SkippedRow]]:
+    chunk: list[SourceRow | SkippedRow] = []
+    begun = reader.bytes_read
+    for row in reader:
+        chunk.append(row)
+        if len(chunk) >= _CHUNK_ROWS or reader.bytes_read - begun >= _CHUNK_BYTES:
+            yield chunk
+            chunk, begun = [], reader.bytes_read
+    if chunk:
+        yield chunk
+
+
+def _nothing_left(recipe: Recipe, tally: Tally) -> str:
+    if not tally.rows:
+        return f"{recipe.data.data} has no rows"
+    return f"{recipe.data.data}: no sample is left of {tally.rows:,} rows; mostly: {tally.reasons()[0]}"
+
+
+def _state_of(files: Sequence[Path]) -> list[tuple[int, int]]:
+    """(size in bytes, time of the last change) of each file."""
+    try:
+        return [(stat.st_size, stat.st_mtime_ns) for stat in (file.stat() for file in files)]
+    except OSError as error:
+        raise ConfigError(f"{error.filename} cannot be read: {error.strerror}") from None
+
+
+@contextmanager
+def _disk_full(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise ConfigError(f"the disk under {folder} is full; set TMPDIR to a folder with more room") from None

@@ -1,0 +1,150 @@
+"""From rows to samples: tokens and loss masks within the limits, or the reason why not.
+
+Works on a handful of rows at a time, so that the tokenizer's threads have enough to share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from common.settings.catalogue import DataSettings
+from hiddenfeed.errors import ConfigError
+from producer.loss_spans import LossSpans, RenderedChat
+from producer.rows import Conversation, RowError, Text, Tokens
+from producer.sample_ids import SampleIds
+from producer.sources import SkippedRow, SourceRow
+from producer.tokenizer import Ids, Mask, Tokenizer
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One row ready to be planned: n token ids int32[n] and their loss mask uint8[n], n >= 1."""
+
+    sample_id: str
+    source_row: int
+    ids: Ids
+    mask: Mask
+    #: True if the row was longer than the limit and lost its end.
+    truncated: bool = False
+
+
+class SampleMaker:
+    """Turns rows into samples, in order. Stateful only in the ids it has given out."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, loss_spans: LossSpans | None, vocab_size: int, settings: DataSettings
+    ) -> None:
+        """`loss_spans` is None for a model without a chat template."""
+        self._tokenizer, self._loss_spans = tokenizer, loss_spans
+        self._vocab_size, self._settings = vocab_size, settings
+        self._ids = SampleIds()
+
+    def make(self, rows: Sequence[SourceRow | SkippedRow]) -> list[Sample | SkippedRow]:
+        """One result per row, in the rows' order.
+
+        Raises ConfigError if there are conversations and no chat template to render them.
+        """
+        rendered: dict[int, RenderedChat | RowError] = {}
+        for place, row in enumerate(rows):
+            if isinstance(row, SourceRow) and isinstance(row.content, Conversation):
+                rendered[place] = _tried(self._render, row.content)
+        tokens: dict[int, tuple[Ids, Mask] | RowError] = {
+            place: chat for place, chat in rendered.items() if isinstance(chat, RowError)
+        }
+        tokens |= self._encode_chats(
+            {place: chat for place, chat in rendered.items() if isinstance(chat, RenderedChat)}
+        )
+        tokens |= self._encode_texts(rows)
+        results: list[Sample | SkippedRow] = []
+        for place, row in enumerate(rows):
+            if isinstance(row, SourceRow):
+                results.append(self._sample(row, tokens.get(place)))
+            else:
+                results.append(row)
+        return results
+
+    def _render(self, conversation: Conversation) -> RenderedChat:
+        if self._loss_spans is None:
+            raise ConfigError(
+                "the model's tokenizer has no chat template: give one with --chat-template FILE"
+            )
+        return self._loss_spans.find(conversation)
+
+    def _encode_chats(self, chats: dict[int, RenderedChat]) -> dict[int, tuple[Ids, Mask]]:
+        if not chats:
+            return {}
+        texts, spans = [chat.text for chat in chats.values()], [chat.spans for chat in chats.values()]
+        return dict(zip(chats, self._tokenizer.encode_chats(texts, spans), strict=True))
+
+    def _encode_texts(self, rows: Sequence[SourceRow | SkippedRow]) -> dict[int, tuple[Ids, Mask] | RowError]:
+        texts = {
+            place: row.content.text
+            for place, row in enumerate(rows)
+            if isinstance(row, SourceRow) and isinstance(row.content, Text)
+        }
+        if self._settings.loss_mask != "all":
+            error = RowError("plain text has no assistant's turns; --loss-mask all takes every token")
+            return dict.fromkeys(texts, error)
+        encoded = self._tokenizer.encode_texts(list(texts.values())) if texts else []
+        return dict(zip(texts, encoded, strict=True))
+
+    def _sample(self, row: SourceRow, encoded: tuple[Ids, Mask] | RowError | None) -> Sample | SkippedRow:
+        try:
+            if isinstance(encoded, RowError):
+                raise encoded
+            if encoded is None:
+                assert isinstance(row.content, Tokens)
+                encoded = self._given(row.content)
+            sample = self._within_limits(Sample("", row.source_row, *encoded))
+            return replace(sample, sample_id=self._ids.claim(row.source_row, row.sample_id))
+        except RowError as error:
+            return SkippedRow(row.file, row.source_row, row.sample_id, str(error))
+
+    def _given(self, tokens: Tokens) -> tuple[Ids, Mask]:
+        """Ids that came tokenised, with the mask that the settings ask for."""
+        if self._settings.loss_mask == "all":
+            return tokens.ids, np.ones(len(tokens.ids), np.uint8)
+        if tokens.mask is None:
+            raise RowError(
+                "input_ids came without loss_mask or labels, so nothing says what is to be predicted; "
+                "--loss-mask all takes every token"
+            )
+        if self._settings.loss_mask == "last-turn":
+            raise RowError("--loss-mask last-turn needs messages; input_ids do not say where turns begin")
+        return tokens.ids, tokens.mask
+
+    def _within_limits(self, sample: Sample) -> Sample:
+        """The sample, cut if need be; raises RowError for one that stays out."""
+        limits, length = self._settings, len(sample.ids)
+        outside = (sample.ids >= self._vocab_size).nonzero()[0]
+        if len(outside):
+            place = outside[0]
+            raise RowError(
+                f"token id {sample.ids[place]} at position {place} is outside the model's vocabulary of {self._vocab_size}"
+            )
+        if length < limits.min_length:
+            raise RowError(f"{length} tokens are fewer than --min-length {limits.min_length}")
+        if length > limits.max_length and limits.overlength == "drop":
+            raise RowError(f"{length} tokens are more than --max-length {limits.max_length}")
+        if not sample.mask.any():
+            raise RowError("no token is to be predicted: the loss mask is 0 everywhere")
+        if length <= limits.max_length:
+            return sample
+        ids, mask = sample.ids[: limits.max_length], sample.mask[: limits.max_length]
+        if not mask.any():
+            raise RowError(
+                f"no token is to be predicted within --max-length {limits.max_length}, of {length} tokens"
+            )
+        return replace(sample, ids=ids, mask=mask, truncated=True)
+
+
+def _tried(
+    render: Callable[[Conversation], RenderedChat], conversation: Conversation
+) -> RenderedChat | RowError:
+    try:
+        return render(conversation)
+    except RowError as error:
+        return error

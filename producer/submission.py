@@ -1,0 +1,259 @@
+"""One run on its queue: enqueues what the store lacks, a window at a time, and nothing else.
+
+The store is the ledger. Redis may be restarted, wiped or shared with a second producer at any
+moment; every step looks at the facts again. A step raises TransientError when Redis or the store is
+away, has then done part of its work or none, and is simply taken again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import redis
+
+from common.messages import ExtractBatch
+from common.queues import (
+    UPLOAD_QUEUE_PREFIX,
+    QueueCounts,
+    enqueue,
+    extract_job_id,
+    extract_queue_name,
+    extract_request,
+    failed_jobs,
+    job_states,
+    queue_counts,
+    queue_names,
+    requeue_failed,
+    upload_job_id,
+)
+from common.run_state import (
+    FoundBatch,
+    Progress,
+    RunRecord,
+    RunStateName,
+    get_run,
+    note_found,
+    read_progress,
+    register_run,
+    set_run_state,
+)
+from common.settings.catalogue import QueueSettings
+from hiddenfeed.inventory import Inventory, take_inventory
+from hiddenfeed.layout import batch_key, quarantine_note_key
+from hiddenfeed.run import RunDocument
+from hiddenfeed.store import Store
+from producer.decide import MAX_LOST, Decision, Missing, Verdict, decide, judge
+
+#: While files are on their way to the store it is listed no more often than this.
+AUDIT_SECONDS = 5.0
+_FAILURES_SHOWN = 1000
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a run stands after one step."""
+
+    state: RunStateName
+    counts: QueueCounts
+    progress: Progress
+    #: Batches still to be put on the queue.
+    pending: int
+    #: Batches that failed and will not be tried again by this process.
+    failed: tuple[int, ...] = ()
+    #: True once the store holds every batch.
+    stored: bool = False
+
+    @property
+    def stuck(self) -> bool:
+        """True if nothing can happen any more but for what failed."""
+        return bool(self.failed) and not self.stored
+
+
+class Submission:
+    """Keeps the queue of one run filled until the store holds all of its batches."""
+
+    def __init__(
+        self,
+        store: Store,
+        client: redis.Redis,
+        document: RunDocument,
+        manifests: Sequence[ExtractBatch],
+        *,
+        queue_settings: QueueSettings,
+        window: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`window` is how many batches are queued at a time; nothing is done before the first `step`."""
+        self._store, self._client, self._document, self._manifests = store, client, document, manifests
+        self._queue_settings, self._window, self._clock = queue_settings, window, clock
+        self._queue = extract_queue_name(document.run_id)
+        self._pending: deque[int] = deque()
+        self._lost: Counter[int] = Counter()
+        self._failed: tuple[int, ...] = ()
+        self._stored = False
+        #: Batches that the store lacked at the last audit; None before the first.
+        self._gaps: list[int] | None = None
+        self._audited_at: float | None = None
+
+    @property
+    def run_id(self) -> str:
+        """The run's id."""
+        return self._document.run_id
+
+    @property
+    def lost(self) -> list[int]:
+        """Failed batches that were extracted again and again and never arrived in the store."""
+        return [batch for batch in self._failed if self._lost[batch] >= MAX_LOST]
+
+    def open(self) -> int:
+        """Make the run known and give what failed before another try; returns how many jobs that were.
+
+        A paused run stays paused; a cancelled or complete one becomes active again.
+        """
+        record = register_run(self._client, self._record())
+        if record.state in ("cancelled", "complete"):
+            set_run_state(self._client, self.run_id, "active")
+        return retry_failed(self._client, self.run_id)
+
+    def step(self) -> Standing:
+        """Look at everything once and enqueue what is to be enqueued now."""
+        record = get_run(self._client, self.run_id)
+        if record is None:
+            # Wiped: nothing that was queued is there any more.
+            record = register_run(self._client, self._record())
+            self._audited_at = None
+        counts = queue_counts(self._client, self._queue)
+        if record.state != "cancelled" and self._audit_is_due(counts):
+            self._audit(forced=self._audited_at is None)
+        if record.state == "active" and self._pending and counts.queued < self._window:
+            self._refill(self._window - counts.queued)
+            counts = queue_counts(self._client, self._queue)
+        return Standing(
+            state=record.state,
+            counts=counts,
+            progress=read_progress(self._client, self.run_id),
+            pending=len(self._pending),
+            failed=self._failed if not self._pending and not counts.unfinished else (),
+            stored=self._stored,
+        )
+
+    def enqueue_all(self) -> int:
+        """Enqueue every batch that the store lacks, whatever the window; returns how many were new."""
+        self._audit(forced=True)
+        return self._refill(len(self._pending))
+
+    def close(self) -> None:
+        """Tell Redis that the run is complete; raises TransientError if it is away."""
+        register_run(self._client, self._record())
+        set_run_state(self._client, self.run_id, "complete")
+
+    def _record(self) -> RunRecord:
+        return RunRecord(
+            run_id=self.run_id,
+            model=self._document.model,
+            samples=self._document.plan.samples,
+            tokens=self._document.plan.tokens,
+            batches=self._document.plan.batches,
+            submitted_at=time.time(),
+        )
+
+    def _audit_is_due(self, counts: QueueCounts) -> bool:
+        if self._audited_at is None:
+            return True
+        idle = not self._pending and not counts.unfinished
+        return idle and self._clock() - self._audited_at >= AUDIT_SECONDS
+
+    def _audit(self, *, forced: bool) -> None:
+        """Hold the store against the queues: what is stored, on its way, failed, and to be enqueued."""
+        total = len(self._manifests)
+        if self._gaps is None:
+            self._gaps = take_inventory(self._store, self._document).gaps(total)
+        extracts = self._states(extract_job_id, self._gaps)
+        uploads = self._states(upload_job_id, self._gaps)
+        inventory = take_inventory(self._store, self._document)
+        gaps = inventory.gaps(total)
+        # A file that was there before and is gone now is looked into at the next audit.
+        missing = [Missing(batch, extracts[batch], uploads[batch]) for batch in gaps if batch in extracts]
+        if forced:
+            note_found(self._client, self.run_id, self._found(inventory))
+        self._take(decide(missing, self._lost), stored=not gaps)
+        self._gaps, self._audited_at = gaps, self._clock()
+
+    def _take(self, decision: Decision, *, stored: bool) -> None:
+        self._pending = deque(missing.batch_id for missing in decision.enqueue)
+        self._lost.update(missing.batch_id for missing in decision.enqueue if missing.lost)
+        # As long as others are on their way, a failed job is not the end.
+        self._failed = tuple(missing.batch_id for missing in decision.failed) if not decision.wait else ()
+        self._stored = stored
+
+    def _refill(self, count: int) -> int:
+        """Enqueue the next `count` pending batches, but for those that another producer got to first."""
+        chunk = [self._pending.popleft() for _ in range(min(count, len(self._pending)))]
+        try:
+            extracts = self._states(extract_job_id, chunk)
+            uploads = self._states(upload_job_id, chunk)
+            wanted = [
+                batch
+                for batch in chunk
+                if judge(Missing(batch, extracts[batch], uploads[batch])) is Verdict.ENQUEUE
+                and not (extracts[batch] == "finished" and self._is_stored(batch))
+            ]
+            requests = [extract_request(self._manifests[batch]) for batch in wanted]
+            return enqueue(self._client, requests, self._queue_settings)
+        except BaseException:
+            # Enqueueing twice does nothing, so what is uncertain is simply tried again.
+            self._pending.extendleft(reversed(chunk))
+            raise
+
+    def _states(self, job_id: Callable[[str, int], str], batches: Iterable[int]) -> dict[int, str | None]:
+        ids = {batch: job_id(self.run_id, batch) for batch in batches}
+        states = job_states(self._client, list(ids.values()))
+        return {batch: states[job] for batch, job in ids.items()}
+
+    def _is_stored(self, batch: int) -> bool:
+        keys = (batch_key(self.run_id, batch), quarantine_note_key(self.run_id, batch))
+        return any(self._store.head(key) is not None for key in keys)
+
+    def _found(self, inventory: Inventory) -> Iterable[FoundBatch]:
+        for batch, info in sorted({**inventory.notes, **inventory.files}.items()):
+            manifest = self._manifests[batch]
+            yield FoundBatch(
+                batch_id=batch, samples=manifest.samples, tokens=manifest.tokens_total, bytes=info.size_bytes
+            )
+
+
+def retry_failed(client: redis.Redis, run_id: str) -> int:
+    """Put the failed jobs of a run back on their queues; returns how many there were."""
+    return requeue_failed(client, extract_queue_name(run_id)) + sum(
+        requeue_failed(client, queue, ids) for queue, ids in _failed_uploads(client, run_id).items()
+    )
+
+
+def failures(client: redis.Redis, run_id: str) -> list[str]:
+    """`batch 12: why` for every failed job of a run."""
+    jobs = list(failed_jobs(client, extract_queue_name(run_id), _FAILURES_SHOWN))
+    for queue in _upload_queues(client):
+        jobs += [job for job in failed_jobs(client, queue, _FAILURES_SHOWN) if _is_of(job.job_id, run_id)]
+    return sorted(f"{job.description.partition(':')[0]}: {job.error or 'no reason is known'}" for job in jobs)
+
+
+def _failed_uploads(client: redis.Redis, run_id: str) -> dict[str, list[str]]:
+    found = {}
+    for queue in _upload_queues(client):
+        ids = [
+            job.job_id for job in failed_jobs(client, queue, _FAILURES_SHOWN) if _is_of(job.job_id, run_id)
+        ]
+        if ids:
+            found[queue] = ids
+    return found
+
+
+def _upload_queues(client: redis.Redis) -> list[str]:
+    return [name for name in queue_names(client) if name.startswith(UPLOAD_QUEUE_PREFIX)]
+
+
+def _is_of(job_id: str, run_id: str) -> bool:
+    return job_id.startswith(upload_job_id(run_id, 0)[:-6])

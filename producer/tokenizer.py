@@ -1,0 +1,122 @@
+"""The model's tokenizer: text to token ids, and character spans to a loss mask over those ids.
+
+`loss_mask[i]` belongs to `input_ids[i]` itself, not to the token after it: 1 where the model is
+trained to predict that token. A token is 1 if any of its characters lies in a span, which includes
+the token that ends an assistant's turn and excludes the generation prompt before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from common.hub import model_error, quiet_libraries
+from hiddenfeed.errors import ConfigError
+from producer.chat_template import Span
+from producer.model_facts import ModelFacts
+
+Ids = npt.NDArray[np.int32]
+Mask = npt.NDArray[np.uint8]
+
+
+class Tokenizer:
+    """A fast tokenizer of transformers, used through its compiled core, which frees the GIL."""
+
+    def __init__(self, pretrained: Any) -> None:
+        """`pretrained` is a fast tokenizer of transformers."""
+        self._pretrained = pretrained
+        self._core = pretrained.backend_tokenizer
+        # A tokenizer's file can carry both; a sample is cut by us, and never padded.
+        self._core.no_truncation()
+        self._core.no_padding()
+
+    @property
+    def special_tokens(self) -> Mapping[str, str]:
+        """`bos_token`, `eos_token` and the like, as templates name them."""
+        return dict(self._pretrained.special_tokens_map)
+
+    def turn_tokens(self, template: str) -> list[str]:
+        """Tokens, matched whole in a text, that a template may put at the end of a turn."""
+        added = (token.content for token in self._pretrained.added_tokens_decoder.values())
+        return sorted({*(token for token in added if token in template), *self.special_tokens.values()})
+
+    def chat_template(self) -> str | None:
+        """The template's text, the default one where there are several; None if there is none."""
+        if not self._pretrained.chat_template:
+            return None
+        return str(self._pretrained.get_chat_template())
+
+    def encode_chats(self, texts: Sequence[str], spans: Sequence[Sequence[Span]]) -> list[tuple[Ids, Mask]]:
+        """Ids and masks of rendered conversations; only what the template wrote is there, so no BOS is added."""
+        encodings = self._core.encode_batch(texts, add_special_tokens=False)
+        return [
+            self._without_double_ends(_ids(encoding), mask_of(encoding, chat_spans))
+            for encoding, chat_spans in zip(encodings, spans, strict=True)
+        ]
+
+    def encode_texts(self, texts: Sequence[str]) -> list[tuple[Ids, Mask]]:
+        """Ids of plain texts with the special tokens that the tokenizer adds, and masks of ones."""
+        encodings = self._core.encode_batch(texts, add_special_tokens=True)
+        all_ids = (_ids(encoding) for encoding in encodings)
+        return [self._without_double_ends(ids, np.ones(len(ids), np.uint8)) for ids in all_ids]
+
+    def _without_double_ends(self, ids: Ids, mask: Mask) -> tuple[Ids, Mask]:
+        """BOS or EOS twice in a row is a text that brought its own: one of them stays."""
+        first, last = 0, len(ids)
+        bos, eos = self._pretrained.bos_token_id, self._pretrained.eos_token_id
+        while last - first > 1 and ids[first] == ids[first + 1] == bos:
+            first += 1
+        while last - first > 1 and ids[last - 1] == ids[last - 2] == eos:
+            last -= 1
+        return ids[first:last], mask[first:last]
+
+
+def load_tokenizer(model: ModelFacts) -> Tokenizer:
+    """The tokenizer of a checkpoint; raises ConfigError if there is none, or none with a compiled core."""
+    from transformers import AutoTokenizer  # seconds to import; only preparation pays
+
+    quiet_libraries()
+    try:
+        pretrained = AutoTokenizer.from_pretrained(model.name, revision=model.revision or "main")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
+        if model.folder and not any(
+            (model.folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model")
+        ):
+            raise ConfigError(f"model folder {model.name} has no tokenizer (tokenizer.json)") from error
+        raise model_error(model.name, model.revision, "the tokenizer", error) from error
+    if not getattr(pretrained, "is_fast", False):
+        raise ConfigError(f"the tokenizer of model {model.name} has no fast form, which loss masks need")
+    return Tokenizer(pretrained)
+
+
+def mask_of(encoding: Any, spans: Sequence[Span]) -> Mask:
+    """uint8[n]: 1 for every token that has a character in one of `spans`, which are in order."""
+    mask = np.zeros(len(encoding), np.uint8)
+    for start, end in spans:
+        first = next(
+            (token for char in range(start, end) if (token := encoding.char_to_token(char)) is not None), None
+        )
+        if first is None:
+            continue
+        last = next(
+            token
+            for char in range(end - 1, start - 1, -1)
+            if (token := encoding.char_to_token(char)) is not None
+        )
+        # A character of several bytes may be several tokens, of which the first was found.
+        while last + 1 < len(mask) and _begins_before(encoding, last + 1, end):
+            last += 1
+        mask[first : last + 1] = 1
+    return mask
+
+
+def _begins_before(encoding: Any, token: int, end: int) -> bool:
+    span = encoding.token_to_chars(token)
+    return span is not None and span[0] < end
+
+
+def _ids(encoding: Any) -> Ids:
+    return np.array(encoding.ids, dtype=np.int32)

@@ -1,0 +1,93 @@
+"""What is said when a run is complete: the proof, the rates, the time, where it is and how to read it."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from common.run_state import Progress
+from hiddenfeed.proof import Proof
+from hiddenfeed.report import size_text
+from standalone.progress import short_duration
+
+_WIDTH = 10
+
+
+def proof_lines(proof: Proof) -> list[str]:
+    """Rows, files and bytes, as complete.json says."""
+    return [
+        row(
+            "rows",
+            f"{proof.rows:,} = {proof.stored:,} stored + {proof.skipped:,} skipped + {proof.quarantined:,} quarantined",
+        ),
+        row(
+            "files", f"{proof.batches:,} batch files, {proof.tokens:,} tokens, {size_text(proof.size_bytes)}"
+        ),
+        row("proof", f"{proof.run_id}/complete.json, computed from the store alone"),
+    ]
+
+
+def rate_lines(progress: Progress) -> list[str]:
+    """What each GPU worker and uploader did, and how fast."""
+    lines = []
+    for worker in progress.workers:
+        padding = f", {1 - worker.tokens / worker.padded_tokens:.1%} padding" if worker.padded_tokens else ""
+        busy = _per_second(worker.tokens, worker.forward_seconds)
+        lines.append(
+            f"{worker.worker}: {worker.batches:,} batches, {worker.tokens:,} tokens, {busy} tokens/s in the model"
+            f"{padding} ({worker.device})"
+        )
+    for uploader in progress.uploaders:
+        rate = _per_second(uploader.bytes / 1e6, uploader.upload_seconds)
+        lines.append(
+            f"{uploader.uploader}: {uploader.files:,} files, {size_text(uploader.bytes)}, {rate} MB/s per file"
+        )
+    return [row("rates" if number == 0 else "", line) for number, line in enumerate(lines)]
+
+
+def time_line(parts: Mapping[str, float]) -> str:
+    """Seconds per part and in all."""
+    shown = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in parts.items())
+    return row("time", f"{short_duration(sum(parts.values()))}: {shown}")
+
+
+def place_lines(url: str, home: Path | None, sample_id: str | None) -> list[str]:
+    """Where the run is and commands that read it; `home` if its servers are needed for that."""
+    python = shown_python()
+    prefix = (
+        f"{python} -m standalone exec --home {shlex.quote(shown_path(home))} -- python" if home else python
+    )
+    where = f"{url}, in the S3 server of {shown_path(home)}" if home else url
+    lines = [row("where", where), row("read", f"{prefix} -m hiddenfeed show {shlex.quote(url)}")]
+    if sample_id is not None:
+        lines.append(row("", f"{prefix} -m hiddenfeed sample {shlex.quote(url)} {shlex.quote(sample_id)}"))
+    if home:
+        lines.append(
+            row(
+                "",
+                f"{python} -m standalone serve --home {shlex.quote(shown_path(home))}   # the servers and the monitor's page",
+            )
+        )
+    return lines
+
+
+def shown_python() -> str:
+    """This Python as a person would type it from here."""
+    return shown_path(Path(sys.executable))
+
+
+def shown_path(path: Path) -> str:
+    """A path relative to the current folder if it is below it."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
+def row(name: str, text: str) -> str:
+    """A line of the report."""
+    return f"  {name:{_WIDTH}} {text}"
+
+
+def _per_second(amount: float, seconds: float) -> str:
+    return f"{amount / seconds:,.0f}" if seconds > 0 else "-"

@@ -1,0 +1,190 @@
+"""One run from beginning to end on this machine: servers, roles, live progress, the report."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import redis
+
+from common.queues import QueueCounts, extract_queue_name, queue_counts, upload_queue_name
+from common.redis_client import make_client
+from common.run_state import Progress, RunRecord, get_run, read_progress
+from common.settings.catalogue import DataSettings, QueueSettings, RedisSettings, StandaloneSettings
+from common.settings.resolve import Resolved
+from hiddenfeed.errors import ConfigError, DataError, HiddenfeedError, PermanentError, TransientError
+from standalone import roles
+from standalone.display import Display
+from standalone.finish import Ending, finish_run
+from standalone.home import Home
+from standalone.progress import Meter, announced_run, progress_line, short_duration
+from standalone.report import shown_path, shown_python
+from standalone.restart import GiveUp
+from standalone.signals import StopRequest
+from standalone.supervisor import Supervisor
+from standalone.surroundings import Surroundings, chosen_places, open_surroundings, remember
+from standalone.timeline import Timeline
+
+INTERRUPTED = 130
+_LOOK_SECONDS = 0.5
+#: On one machine a dead process is noticed sooner than in a fleet, where a network may delay a heartbeat.
+_LOCAL_LEASE = {"lease_seconds": "15", "heartbeat_seconds": "3", "maintenance_seconds": "5"}
+_PRODUCER = "producer"
+
+
+class Interrupted(Exception):  # noqa: N818 - a request, not an error
+    """Somebody asked the runner to end."""
+
+
+class Runner:
+    """One run. `run` may be called once."""
+
+    def __init__(self, home: Home, resolved: Resolved, display: Display) -> None:
+        self.home, self.resolved, self.display = home, resolved, display
+        self.timeline = Timeline()
+        self.run_id: str | None = None
+        #: What Redis knows of the run.
+        self.record: RunRecord | None = None
+        self.progress: Progress | None = None
+        #: Whether there was work for anybody but the producer.
+        self.worked = False
+        self._stop = StopRequest()
+        self._supervisor = Supervisor(home)
+        self._meter = Meter()
+
+    def run(self) -> int:
+        """Bring the run to its end; returns the exit code.
+
+        Raises one of hiddenfeed's errors if it cannot come to an end. Whatever happens, no process
+        started here is left.
+        """
+        check_input(self.resolved.group(DataSettings).data)
+        places = chosen_places(self.home, self.resolved)
+        with self.home.locked(), self._stop.listening():
+            for name in self.home.stop_leftovers():
+                self.display.say(f"ended {name}, left from before")
+            remember(self.home, places)
+            self.timeline.begin("servers")
+            surroundings = open_surroundings(self.home, places)
+            try:
+                return self._run_in(surroundings)
+            except Interrupted:
+                return self._interrupted()
+            finally:
+                self.display.clear()
+                self._end_roles()
+                surroundings.stop()
+
+    def _run_in(self, surroundings: Surroundings) -> int:
+        surroundings.write_environment_file()
+        self.timeline.begin("preparing")
+        environ = self._environment(surroundings)
+        with make_client(RedisSettings(redis_url=surroundings.redis_url)) as client:
+            self._supervisor.start(roles.producer_role(environ))
+            while not self._supervisor.finished(_PRODUCER):
+                self._step(surroundings)
+                self._look(client, surroundings, environ)
+                if self._stop.wait(_LOOK_SECONDS):
+                    raise Interrupted
+            self._look(client, surroundings, environ)
+        self.display.clear()
+        restarts = self._supervisor.restarts
+        self._end_roles()
+        if self.run_id is None:
+            raise PermanentError(
+                f"the producer ended without naming its run; see {self.home.log_path(_PRODUCER)}"
+            )
+        ending = Ending(self.run_id, self.worked, self.progress, restarts)
+        return finish_run(ending, surroundings, environ, self.display, self.timeline)
+
+    def _environment(self, surroundings: Surroundings) -> dict[str, str]:
+        """The environment of the roles."""
+        changes = surroundings.settings() | {"detach": "no", "cache_dir": str(self.home.cache)}
+        if surroundings.redis and all(self.resolved.sources[name] == "default" for name in _LOCAL_LEASE):
+            changes |= _LOCAL_LEASE
+        settings = roles.settings_environment(self.resolved, changes)
+        return roles.role_environment(surroundings.environment(os.environ), settings)
+
+    def _step(self, surroundings: Surroundings) -> None:
+        """Keep servers and roles going; raises the error that ends the run."""
+        for name in surroundings.keep_alive():
+            self.display.say(f"{name} ended and was started again")
+        verdict = self._supervisor.step(may_finish=[_PRODUCER])
+        if isinstance(verdict, GiveUp):
+            raise _error(verdict)
+
+    def _look(self, client: redis.Redis, surroundings: Surroundings, environ: dict[str, str]) -> None:
+        """See where the run stands, say it, and start the workers once there is work."""
+        if self.run_id is None:
+            self.run_id = announced_run(self._supervisor.output(_PRODUCER))
+        try:
+            if self.run_id is not None and self.record is None:
+                self.record = get_run(client, self.run_id)
+            if self.record is None:
+                self.display.status(f"preparing the run ({short_duration(self.timeline.elapsed_seconds)})")
+                return
+            if not self.worked and self._supervisor.running(_PRODUCER):
+                self._start_workers(self.record.run_id, environ)
+            self.progress = read_progress(client, self.record.run_id)
+            extract = queue_counts(client, extract_queue_name(self.record.run_id))
+            upload = queue_counts(client, upload_queue_name(surroundings.places.spool))
+        except TransientError as error:
+            self.display.status(str(error))
+            return
+        self._mark(self.record, self.progress, extract)
+        rate = self._meter.rate(time.monotonic(), self.progress.tokens)
+        self.display.status(
+            progress_line(self.record, self.progress, extract, upload, rate, self._supervisor.trouble)
+        )
+
+    def _start_workers(self, run_id: str, environ: dict[str, str]) -> None:
+        """Start all who work on the run; the GPU workers on no other."""
+        settings = self.resolved.group(StandaloneSettings)
+        self.worked = True
+        pinned = environ | roles.setting_variables({"run": run_id})
+        for role in roles.worker_roles(pinned, settings, os.cpu_count() or 1):
+            self._supervisor.start(role)
+        for role in roles.uploader_roles(environ, settings.uploaders):
+            self._supervisor.start(role)
+        self.display.say(f"run {run_id}")
+        watch = f"{shown_python()} -m standalone exec --home {shown_path(self.home.path)} -- python -m monitor --watch"
+        self.display.say(f"logs in {shown_path(self.home.logs)}; more to see: {watch}")
+
+    def _mark(self, record: RunRecord, progress: Progress, extract: QueueCounts) -> None:
+        """Tell the timeline where the run is."""
+        if not self.worked:
+            return
+        if progress.batches >= record.batches:
+            self.timeline.begin("proof")
+        elif self.timeline.current == "extracting" or extract.started:
+            self.timeline.begin("extracting")
+        else:
+            self.timeline.begin("loading the model")
+
+    def _interrupted(self) -> int:
+        """Say what to do next."""
+        self.display.clear()
+        done = "nothing is lost"
+        if self.record is not None and self.progress is not None:
+            done = f"{self.progress.batches} of {self.record.batches} batches are stored"
+        self.display.say(f"interrupted: {done}; the same command goes on from here")
+        return INTERRUPTED
+
+    def _end_roles(self) -> None:
+        """End what runs; gently, unless somebody is impatient."""
+        grace = 0.0 if self._stop.impatient else float(self.resolved.group(QueueSettings).grace_seconds)
+        self._supervisor.stop_all(grace)
+
+
+def check_input(data: str) -> None:
+    """Raise ConfigError for a data file that is not there, before anything is started for it."""
+    if not Path(data).is_file():
+        raise ConfigError(f"--data: there is no file {data}")
+
+
+def _error(verdict: GiveUp) -> HiddenfeedError:
+    """The error that a role ended with, as ours."""
+    kinds: tuple[type[HiddenfeedError], ...] = (ConfigError, DataError, TransientError)
+    kind = next((kind for kind in kinds if kind.exit_code == verdict.code), PermanentError)
+    return kind(verdict.sentence)

@@ -1,0 +1,197 @@
+"""What is particular to S3: what it says to wrong access, how it pages, what it leaves behind."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import boto3
+import pytest
+
+from hiddenfeed.checksum import checksum_of
+from hiddenfeed.errors import ConfigError, DataError, TransientError
+from hiddenfeed.options import MIB, StoreOptions
+from hiddenfeed.store import PutOutcome, open_store
+from tests.conftest import S3Access
+
+
+def test_check_accepts_what_is_there(s3: S3Access) -> None:
+    open_store(s3.url, s3.options).check()
+    open_store(f"s3://{s3.bucket}", s3.options).check(create=True)
+
+
+def test_a_bucket_that_does_not_exist(s3: S3Access) -> None:
+    store = open_store("s3://no-such-bucket/runs", s3.options)
+    with pytest.raises(ConfigError, match=f"^bucket 'no-such-bucket' does not exist at {s3.endpoint}$"):
+        store.check()
+    with pytest.raises(ConfigError, match="bucket 'no-such-bucket' does not exist"):
+        store.write("run-1/run.json", b"x")
+    with pytest.raises(ConfigError, match="bucket 'no-such-bucket' does not exist"):
+        list(store.list(""))
+
+
+def test_an_unknown_access_key(s3: S3Access, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "NOBODY")
+    with pytest.raises(ConfigError, match="does not know the access key; check AWS_ACCESS_KEY_ID"):
+        open_store(s3.url, s3.options).check()
+
+
+def test_a_wrong_secret_key_is_refused_and_not_shown(s3: S3Access, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong-secret")
+    with pytest.raises(ConfigError, match="refuses the credentials") as caught:
+        open_store(s3.url, s3.options).check()
+    assert "wrong-secret" not in str(caught.value)
+
+
+def test_no_credentials_at_all(s3: S3Access, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    with pytest.raises(ConfigError, match=r"^there are no credentials for S3: set AWS_ACCESS_KEY_ID"):
+        open_store(s3.url, s3.options).check()
+
+
+def test_an_endpoint_that_nobody_serves(s3: S3Access) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        endpoint = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        store = open_store(s3.url, StoreOptions(s3_endpoint=endpoint, s3_max_attempts=1))
+        with pytest.raises(TransientError, match=f"^S3 at {endpoint} is not reachable: connection refused$"):
+            store.check()
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("", "it is empty"),
+        ("gs://bucket/x", "is neither s3://bucket/prefix nor a folder"),
+        ("s3:/bucket", "is neither"),
+        ("s3://", "cannot be a bucket's name"),
+        ("s3://B_ucket", "cannot be a bucket's name"),
+        ("s3://bucket/a b", "the prefix may have"),
+        ("s3://bucket/../x", "the prefix may have"),
+        ("file://host/x", "is neither"),
+    ],
+)
+def test_a_url_that_is_none(url: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        open_store(url)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (StoreOptions(s3_endpoint="127.0.0.1:9000"), "--s3-endpoint must be http"),
+        (StoreOptions(s3_endpoint="http://me:password@host"), "without a login"),
+        (StoreOptions(s3_profile="nobody"), "S3 cannot be set up: .*nobody"),
+        (StoreOptions(s3_ca_bundle="/no/such/file"), "there is no file /no/such/file"),
+    ],
+)
+def test_options_that_cannot_work(options: StoreOptions, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason) as caught:
+        open_store("s3://bucket", options)
+    assert "password" not in str(caught.value)
+
+
+def test_listing_goes_through_all_pages(s3: S3Access, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hiddenfeed.store.s3._KEYS_PER_PAGE", 3)
+    store = open_store(s3.url, s3.options)
+    keys = [f"run-1/batches/{number:06d}.safetensors" for number in range(10)]
+    for key in keys:
+        store.write(key, b"x")
+    assert [info.key for info in store.list("run-1/batches/")] == keys
+
+
+def test_stores_of_different_prefixes_do_not_see_each_other(s3: S3Access) -> None:
+    one, two = open_store(f"{s3.url}/one", s3.options), open_store(f"{s3.url}/on", s3.options)
+    one.write("run-1/run.json", b"x")
+    assert list(two.list("")) == []
+    assert two.head("e/run-1/run.json") is None
+
+
+def test_the_object_tells_what_it_was_meant_to_be(s3: S3Access, tmp_path: Path) -> None:
+    store = open_store(s3.url, s3.options)
+    path = tmp_path / "file.bin"
+    path.write_bytes(b"hello")
+    checksum = checksum_of(b"hello")
+    store.put_file("run-1/a", path, size_bytes=5, checksum=checksum, metadata={"worker": "gpu-7"})
+    info = store.head("run-1/a")
+    assert info is not None
+    assert info.metadata == {"worker": "gpu-7", "hiddenfeed-size": "5", "hiddenfeed-checksum": checksum}
+
+
+def test_an_object_of_another_tool_counts_by_its_bytes(s3: S3Access, tmp_path: Path) -> None:
+    """Copied there by hand: no metadata, perhaps no checksum."""
+    client = boto3.client("s3", endpoint_url=s3.endpoint, region_name="us-east-1")
+    client.put_object(Bucket=s3.bucket, Key=f"{s3.prefix}/run-1/a", Body=b"hello")
+    client.close()
+    store = open_store(s3.url, s3.options)
+    info = store.head("run-1/a", checksum=True)
+    assert info is not None
+    assert info.checksum is not None
+    assert info.checksum == checksum_of(b"hello", info.checksum.partition(":")[0])
+    path = tmp_path / "file.bin"
+    path.write_bytes(b"hello, world")
+    outcome = store.put_file("run-1/a", path, size_bytes=12, checksum=checksum_of(b"hello, world"))
+    assert outcome is PutOutcome.OTHER_WINS
+    assert store.read("run-1/a") == b"hello"
+
+
+#: Everything the store does, on a machine without awscrt.
+_WITHOUT_AWSCRT = """
+import sys
+sys.modules["awscrt"] = sys.modules["awscrt.checksums"] = None
+from pathlib import Path
+from hiddenfeed.checksum import file_checksum
+from hiddenfeed.errors import ConfigError
+from hiddenfeed.options import StoreOptions
+from hiddenfeed.store import open_store
+
+url, endpoint, path = sys.argv[1:]
+options = StoreOptions(s3_endpoint=endpoint, multipart_threshold_bytes=5 << 20, multipart_part_bytes=5 << 20)
+store, file = open_store(url, options), Path(path)
+checksum, size = file_checksum(file), file.stat().st_size
+print(checksum.partition(":")[0])
+print(store.write("run-1/run.json", b"{}").value, store.read("run-1/run.json"))
+for _ in range(2):
+    print(store.put_file("run-1/a", file, size_bytes=size, checksum=checksum).value)
+print(store.head("run-1/a", checksum=True).checksum == checksum, store.read("run-1/a") == file.read_bytes())
+try:
+    store.read("run-1/b")
+except ConfigError as error:
+    print(error)
+"""
+
+
+def test_without_awscrt_crc32_does_it_all(s3: S3Access, tmp_path: Path) -> None:
+    path = tmp_path / "file.bin"
+    path.write_bytes(os.urandom(6 * MIB))
+    open_store(s3.url, s3.options).write("run-1/b", b"written with awscrt")
+    arguments = [sys.executable, "-c", _WITHOUT_AWSCRT, s3.url, s3.endpoint, str(path)]
+    result = subprocess.run(arguments, capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines() == [
+        "crc32",
+        "stored b'{}'",
+        "stored",
+        "already-there",
+        "True True",
+        "checksum crc64nvme needs the package awscrt: pip install 'hiddenfeed[s3]'",
+    ]
+
+
+def test_a_failed_upload_in_parts_leaves_no_parts(s3: S3Access, tmp_path: Path) -> None:
+    options = StoreOptions(
+        s3_endpoint=s3.endpoint, multipart_threshold_bytes=5 * MIB, multipart_part_bytes=5 * MIB
+    )
+    data = os.urandom(11 * MIB)
+    path = tmp_path / "file.bin"
+    path.write_bytes(data)
+    wrong = checksum_of(data[:-1])
+    with pytest.raises(DataError, match="has checksum"):
+        open_store(s3.url, options).put_file("run-1/a", path, size_bytes=len(data), checksum=wrong)
+    client = boto3.client("s3", endpoint_url=s3.endpoint, region_name="us-east-1")
+    uploads = client.list_multipart_uploads(Bucket=s3.bucket, Prefix=s3.prefix).get("Uploads", [])
+    client.close()
+    assert uploads == []

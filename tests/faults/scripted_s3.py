@@ -1,0 +1,352 @@
+"""A small S3 server that fails on cue: what a real one cannot be made to do.
+
+It stores whole objects and multipart uploads in memory, checks CRC64NVME and If-None-Match, and
+for each operation follows a script of faults, one per request, and behaves once that is used up.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from urllib.parse import parse_qs, urlsplit
+
+from hiddenfeed.checksum import CRC64NVME, checksum_of
+
+_CHECKSUM = "x-amz-checksum-crc64nvme"
+
+
+@dataclass(frozen=True)
+class Fail:
+    """Read the request and reply with an error."""
+
+    status: int
+    code: str
+
+
+@dataclass(frozen=True)
+class CutBody:
+    """Reset the connection after some of the body."""
+
+    after_bytes: int
+
+
+@dataclass(frozen=True)
+class CutReply:
+    """Close the connection after some of the reply's body."""
+
+    after_bytes: int
+
+
+@dataclass(frozen=True)
+class LoseReply:
+    """Do what was asked, then reset the connection."""
+
+
+@dataclass(frozen=True)
+class StopReading:
+    """Neither read the body nor reply, until the server closes."""
+
+
+@dataclass(frozen=True)
+class Hang:
+    """Read the request and never reply, until the server closes."""
+
+
+@dataclass(frozen=True)
+class Forget:
+    """Reply that all is well, and store nothing."""
+
+
+@dataclass(frozen=True)
+class Corrupt:
+    """Reply that all is well, and store other bytes."""
+
+
+@dataclass(frozen=True)
+class Well:
+    """Behave, this once."""
+
+
+Fault = Fail | CutBody | CutReply | LoseReply | StopReading | Hang | Forget | Corrupt | Well
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One object."""
+
+    data: bytes
+    metadata: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def checksum(self) -> str:
+        """Base64 of the CRC64NVME, as headers carry it."""
+        return checksum_of(self.data, CRC64NVME).partition(":")[2]
+
+
+@dataclass
+class Upload:
+    """A multipart upload that is not complete."""
+
+    key: str
+    metadata: dict[str, str]
+    parts: dict[int, bytes] = field(default_factory=dict)
+
+
+class ScriptedS3:
+    """The server; a context manager. `objects` and `uploads` may be looked at and changed by the test."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, Stored] = {}
+        self.uploads: dict[str, Upload] = {}
+        #: Names of the operations asked for, in order.
+        self.log: list[str] = []
+        self.closing = threading.Event()
+        self.lock = threading.Lock()
+        self._scripts: dict[str, list[Fault]] = defaultdict(list)
+        self._always: dict[str, Fault] = {}
+        self._server = _Server(("127.0.0.1", 0), _Handler)
+        self._server.owner = self
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
+
+    @property
+    def endpoint(self) -> str:
+        """`http://127.0.0.1:port`"""
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def script(self, operation: str, *faults: Fault) -> None:
+        """What the next requests for `operation` meet, in order."""
+        self._scripts[operation] += faults
+
+    def always(self, operation: str, fault: Fault) -> None:
+        """What every request for `operation` meets from now on; `Well()` ends it."""
+        self._always[operation] = fault
+
+    def next_fault(self, operation: str) -> Fault:
+        """Note a request and tell what it meets."""
+        with self.lock:
+            self.log.append(operation)
+            scripted = self._scripts[operation]
+            return scripted.pop(0) if scripted else self._always.get(operation, Well())
+
+    def __enter__(self) -> ScriptedS3:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.closing.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    owner: ScriptedS3
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing of clients that went away; that is what they are here for."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
+
+
+class _Dropped(Exception):  # noqa: N818 - not an error: the script wants the connection gone
+    pass
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+    def do_PUT(self) -> None:
+        self._serve("UploadPart" if "partNumber" in self._query() else "PutObject")
+
+    def do_POST(self) -> None:
+        self._serve("CompleteMultipartUpload" if "uploadId" in self._query() else "CreateMultipartUpload")
+
+    def do_DELETE(self) -> None:
+        self._serve("AbortMultipartUpload" if "uploadId" in self._query() else "DeleteObject")
+
+    def do_HEAD(self) -> None:
+        self._serve("HeadObject")
+
+    def do_GET(self) -> None:
+        self._serve("GetObject")
+
+    def _query(self) -> dict[str, list[str]]:
+        return parse_qs(urlsplit(self.path).query, keep_blank_values=True)
+
+    def _key(self) -> str:
+        return urlsplit(self.path).path.removeprefix("/bucket/")
+
+    def _serve(self, operation: str) -> None:
+        owner = self.server.owner
+        fault = owner.next_fault(operation)
+        try:
+            if isinstance(fault, StopReading):
+                owner.closing.wait()
+                raise _Dropped
+            body = self._read_body(fault)
+            if isinstance(fault, Hang):
+                owner.closing.wait()
+                raise _Dropped
+            if isinstance(fault, Fail):
+                self._error(fault.status, fault.code)
+                return
+            getattr(self, f"_{operation}")(body, fault)
+        except _Dropped:
+            self._reset()
+
+    def _read_body(self, fault: Fault) -> bytes:
+        length = int(self.headers.get("Content-Length", 0))
+        if isinstance(fault, CutBody):
+            self.rfile.read(min(length, fault.after_bytes))
+            raise _Dropped
+        body = self.rfile.read(length)
+        if len(body) < length:
+            raise _Dropped
+        return body
+
+    def _reset(self) -> None:
+        """Close so that the client sees a reset, not an end."""
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close_connection = True
+
+    def _reply(
+        self,
+        status: int,
+        body: bytes = b"",
+        fault: Fault | None = None,
+        headers: Mapping[str, str] | None = None,
+        length: int | None = None,
+    ) -> None:
+        if isinstance(fault, LoseReply):
+            raise _Dropped
+        self.send_response(status)
+        for name, value in {"ETag": '"etag"', **(headers or {})}.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body) if length is None else length))
+        self.end_headers()
+        if isinstance(fault, CutReply):
+            # An end instead of a reset, which would take along what was sent and not read yet.
+            self.wfile.write(body[: fault.after_bytes])
+            self.close_connection = True
+            return
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def _error(self, status: int, code: str) -> None:
+        self._reply(status, f"<Error><Code>{code}</Code><Message>as scripted</Message></Error>".encode())
+
+    def _metadata(self) -> dict[str, str]:
+        return {
+            name.lower(): value
+            for name, value in self.headers.items()
+            if name.lower().startswith("x-amz-meta-")
+        }
+
+    def _blocked(self) -> bool:
+        """Reply 412 if the request must not replace what is there."""
+        if self.headers.get("If-None-Match") == "*" and self._key() in self.server.owner.objects:
+            self._error(412, "PreconditionFailed")
+            return True
+        return False
+
+    def _store(self, data: bytes, metadata: dict[str, str], fault: Fault) -> None:
+        if isinstance(fault, Corrupt):
+            data = data[:-1] + bytes([data[-1] ^ 1])
+        if not isinstance(fault, Forget):
+            self.server.owner.objects[self._key()] = Stored(data, metadata)
+
+    # --- operations ---
+
+    def _PutObject(self, body: bytes, fault: Fault) -> None:  # noqa: N802
+        with self.server.owner.lock:
+            if self._blocked():
+                return
+            if self.headers.get(_CHECKSUM) != Stored(body).checksum:
+                self._error(400, "BadDigest")
+                return
+            self._store(body, self._metadata(), fault)
+        self._reply(200, fault=fault)
+
+    def _CreateMultipartUpload(self, body: bytes, fault: Fault) -> None:  # noqa: N802
+        with self.server.owner.lock:
+            upload_id = f"upload-{len(self.server.owner.log)}"
+            self.server.owner.uploads[upload_id] = Upload(self._key(), self._metadata())
+        answer = (
+            f"<InitiateMultipartUploadResult><UploadId>{upload_id}</UploadId></InitiateMultipartUploadResult>"
+        )
+        self._reply(200, answer.encode(), fault)
+
+    def _UploadPart(self, body: bytes, fault: Fault) -> None:  # noqa: N802
+        upload = self.server.owner.uploads.get(self._query()["uploadId"][0])
+        if upload is None:
+            self._error(404, "NoSuchUpload")
+            return
+        if self.headers.get(_CHECKSUM) != Stored(body).checksum:
+            self._error(400, "BadDigest")
+            return
+        upload.parts[int(self._query()["partNumber"][0])] = body
+        self._reply(200, fault=fault)
+
+    def _CompleteMultipartUpload(self, body: bytes, fault: Fault) -> None:  # noqa: N802
+        with self.server.owner.lock:
+            upload_id = self._query()["uploadId"][0]
+            upload = self.server.owner.uploads.get(upload_id)
+            if upload is None:
+                self._error(404, "NoSuchUpload")
+                return
+            if self._blocked():
+                return
+            data = b"".join(upload.parts[number] for number in sorted(upload.parts))
+            if self.headers.get(_CHECKSUM) != Stored(data).checksum:
+                self._error(400, "BadDigest")
+                return
+            self._store(data, upload.metadata, fault)
+            del self.server.owner.uploads[upload_id]
+        answer = (
+            b"<CompleteMultipartUploadResult><ETag>&quot;etag-1&quot;</ETag></CompleteMultipartUploadResult>"
+        )
+        self._reply(200, answer, fault)
+
+    def _AbortMultipartUpload(self, body: bytes, fault: Fault) -> None:  # noqa: N802
+        with self.server.owner.lock:
+            self.server.owner.uploads.pop(self._query()["uploadId"][0], None)
+        self._reply(204, fault=fault)
+
+    def _DeleteObject(self, body: bytes, fault: Fault) -> None:  # noqa: N802
+        with self.server.owner.lock:
+            self.server.owner.objects.pop(self._key(), None)
+        self._reply(204, fault=fault)
+
+    def _HeadObject(self, body: bytes, fault: Fault) -> None:  # noqa: N802
+        found = self.server.owner.objects.get(self._key())
+        if found is None:
+            self._reply(404)
+            return
+        headers = {_CHECKSUM: found.checksum, **found.metadata}
+        self._reply(200, fault=fault, headers=headers, length=len(found.data))
+
+    def _GetObject(self, body: bytes, fault: Fault) -> None:  # noqa: N802
+        if self._key().startswith("?") or self._key() in ("", "/bucket"):
+            self._reply(200, b"<ListBucketResult></ListBucketResult>", fault)
+            return
+        found = self.server.owner.objects.get(self._key())
+        if found is None:
+            self._error(404, "NoSuchKey")
+            return
+        start, _, end = self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")
+        data = found.data[int(start) : int(end) + 1 if end else None]
+        self._reply(206, data, fault)

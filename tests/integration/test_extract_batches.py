@@ -1,0 +1,333 @@
+"""Batches of a planned run through the handler: real spool, real store, real (tiny) models."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from common.messages import ExtractBatch, UploadFile
+from common.worker import GiveBack, JobContext
+from gpu_worker import extract
+from gpu_worker.agreement import compare, tolerance_for
+from gpu_worker.extract import Extractor
+from gpu_worker.structure import dissect
+from hiddenfeed.checksum import checksum_of, file_checksum
+from hiddenfeed.errors import PermanentError
+from hiddenfeed.layout import batch_key, quarantine_note_key
+from hiddenfeed.proof import QuarantineNote
+from hiddenfeed.reader import RunReader
+from tests.extraction import LENGTHS, TinyRun, read_file, tiny_run
+from tests.tiny_models import BLOCKS, MIXTURES, VOCABULARY, make_model
+
+
+def _context(job_id: str = "job") -> JobContext:
+    return JobContext(job_id=job_id, worker_name="tester")
+
+
+def _extract(extractor: Extractor, message: ExtractBatch) -> UploadFile:
+    """Run one job as the worker would; returns what it announced."""
+    context = _context()
+    extractor.extract_batch(msgspec.to_builtins(message), context)
+    (request,) = context.follow_ups
+    assert isinstance(request.payload, UploadFile)
+    return request.payload
+
+
+def _store_all(run: TinyRun) -> list[UploadFile]:
+    """Every batch extracted and put where an uploader would put it."""
+    spool = run.spool()
+    with run.extractor(spool) as (extractor, _):
+        uploads = [_extract(extractor, manifest) for manifest in run.manifests]
+    for upload in uploads:
+        run.store.put_file(
+            upload.key, spool.resolve(upload.path), size_bytes=upload.size_bytes, checksum=upload.checksum
+        )
+    return uploads
+
+
+@pytest.mark.parametrize(
+    ("architecture", "dtype", "taps", "final_state"),
+    [
+        ("llama", "float32", (0, 2, 4), "none"),
+        ("llama", "bfloat16", (1, 3), "pre"),
+        ("gpt2", "float32", (0, 4), "post"),
+        ("qwen3_moe", "bfloat16", (2,), "post"),
+        ("qwen3_5_text", "float16", (0, 3), "none"),
+        ("gemma3_multimodal", "float32", (1, 2), "pre"),
+    ],
+)
+def test_every_stored_state_is_the_whole_models(
+    tmp_path: Path, architecture: str, dtype: str, taps: tuple[int, ...], final_state: str
+) -> None:
+    run = tiny_run(tmp_path, architecture=architecture, dtype=dtype, taps=taps, final_state=final_state)
+    _store_all(run)
+    reader = RunReader(run.store, run.run_id)
+    assert len(reader) == len(LENGTHS)
+    assert sorted(reader.read(position).source_row for position in range(len(reader))) == list(
+        range(len(LENGTHS))
+    )
+
+    model: Any = make_model(architecture, getattr(torch, dtype))
+    norm = dissect(model).norm
+    assert norm is not None
+    mixture = architecture in MIXTURES
+    tolerance = tolerance_for([dtype], median=mixture)
+    ours, reference = [], []
+    for sample in reader:
+        ids = torch.from_numpy(sample.input_ids.astype(np.int64))[None]
+        with torch.inference_mode():
+            hidden = model(input_ids=ids, output_hidden_states=True, use_cache=False).hidden_states
+            stored = [torch.from_numpy(sample.tap(tap)) for tap in taps]
+            if taps[-1] == BLOCKS:
+                stored[-1] = norm(stored[-1].to(model.dtype)).float()
+            expected = [hidden[tap][0].float() for tap in taps]
+            if final_state != "none":
+                final = torch.from_numpy(sample.final_float32())
+                stored.append(norm(final.to(model.dtype)).float() if final_state == "pre" else final)
+                expected.append(hidden[BLOCKS][0].float())
+        ours.append(torch.stack(stored, dim=1).numpy())
+        reference.append(torch.stack(expected, dim=1).numpy())
+        assert sample.raw_final is None or sample.final_norm == final_state
+    agreement = compare(np.concatenate(ours), np.concatenate(reference), median=mixture)
+    assert agreement.worst(tolerance) is None, agreement
+
+
+def test_announcement_describes_the_file(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path)
+    spool = run.spool()
+    with run.extractor(spool) as (extractor, _):
+        upload = _extract(extractor, run.manifests[2])
+    path = spool.resolve(upload.path)
+    assert upload.batch == run.manifests[2]
+    assert upload.spool == "tiny"
+    assert upload.key == batch_key(run.run_id, 2)
+    assert upload.size_bytes == path.stat().st_size
+    assert upload.checksum == file_checksum(path)
+    assert path.stat().st_mode & 0o777 == 0o640
+    report = upload.report
+    assert report.worker == "tester"
+    assert report.device == "cpu"
+    assert report.padded_tokens >= run.manifests[2].tokens_total
+    assert 0 < report.forward_seconds <= report.total_seconds
+
+
+def test_file_holds_what_was_planned(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path)
+    spool = run.spool()
+    with run.extractor(spool) as (extractor, service), service.use(run.run_id) as served:
+        upload = _extract(extractor, run.manifests[1])
+        planned = served.tokens.batch(1)
+    file = read_file(spool.resolve(upload.path))
+    for name, expected in (
+        ("offsets", planned.offsets),
+        ("sample_index", planned.source_rows),
+        ("input_ids", planned.input_ids),
+        ("loss_mask", planned.loss_mask),
+    ):
+        np.testing.assert_array_equal(file.tensors[name], expected)
+    for place in file.header.layout.tensors:
+        raw = file.tensors[place.name].tobytes()
+        assert file.header.checksums[place.name] == checksum_of(raw)
+    assert set(file.header.guards) >= {
+        "norm_mean",
+        "norm_median",
+        "norm_max",
+        "zero_fraction",
+        "canary_cosine",
+    }
+    assert float(file.header.guards["canary_error"]) < 1e-4
+
+
+def test_bytes_are_the_same_every_time(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path)
+    spool = run.spool()
+    files = []
+    for _ in range(2):
+        with run.extractor(spool) as (extractor, _):
+            files.append(spool.resolve(_extract(extractor, run.manifests[0]).path))
+    assert files[0] != files[1]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_jobs_in_flight_do_not_mix(tmp_path: Path) -> None:
+    """Four threads at once give the bytes that one after the other gives."""
+    run = tiny_run(tmp_path)
+    spool = run.spool()
+    uploads: dict[int, UploadFile] = {}
+    with run.extractor(spool) as (extractor, _):
+        alone = {message.batch_id: _extract(extractor, message) for message in run.manifests}
+        waiting = list(run.manifests)
+
+        def work() -> None:
+            while waiting:
+                message = waiting.pop()
+                uploads[message.batch_id] = _extract(extractor, message)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert {key: upload.checksum for key, upload in uploads.items()} == {
+        key: upload.checksum for key, upload in alone.items()
+    }
+    assert spool.usage().part_bytes == 0
+
+
+def _assert_quarantined(run: TinyRun, upload: UploadFile, reason: str) -> None:
+    spool = run.spool()
+    batch_id = upload.batch.batch_id
+    assert upload.key == quarantine_note_key(run.run_id, batch_id)
+    data = spool.resolve(upload.path).read_bytes()
+    assert upload.size_bytes == len(data)
+    assert upload.checksum == checksum_of(data)
+    note = msgspec.json.decode(data, type=QuarantineNote)
+    assert (note.run_id, note.batch_id) == (run.run_id, batch_id)
+    assert len(note.source_rows) == upload.batch.samples
+    assert reason in note.reason
+    usage = spool.usage()
+    assert (usage.files, usage.part_bytes) == (1, 0)
+
+
+def test_ids_beyond_the_vocabulary_are_quarantined(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path, vocabulary=VOCABULARY * 20, taps=(1,))
+    batch_without_self_test = run.manifests[-1]
+    service = run.service()
+    # The self-test would meet the ids first: it is given samples of a run that is right.
+    good = tiny_run(tmp_path / "good", taps=(1,))
+    service._engine = _engine_of(good, run)
+    service.prepare(run.run_id)
+    upload = _extract(Extractor(service, run.spool()), batch_without_self_test)
+    service.close()
+    _assert_quarantined(run, upload, f"is not one of the model's {VOCABULARY} ids")
+
+
+def _engine_of(good: TinyRun, run: TinyRun) -> Any:
+    """The engine that `run` would have, tested on the tokens of `good`."""
+    from common.settings.catalogue import ExtractSettings
+    from gpu_worker.engine import engine_key, make_engine
+    from gpu_worker.tokens import TokenCache
+
+    tokens = TokenCache(good.folder / "cache").open(good.store, good.document)
+    key = engine_key(run.document, ExtractSettings(), torch.device("cpu"))
+    engine = make_engine(key, run.document, tokens.batch(0))
+    tokens.close()
+    return engine
+
+
+def test_manifest_that_promises_something_else_is_quarantined(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path)
+    message = msgspec.structs.replace(run.manifests[0], tokens_total=run.manifests[0].tokens_total + 1)
+    with run.extractor() as (extractor, _):
+        upload = _extract(extractor, message)
+    _assert_quarantined(run, upload, "the manifest promises")
+
+
+def test_sample_longer_than_the_models_positions_is_quarantined(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path, architecture="gpt2", lengths=np.array([300, 20, 10, 5]), micro_batch_tokens=40)
+    with run.extractor() as (extractor, _):
+        uploads = [_extract(extractor, message) for message in run.manifests]
+    notes = [upload for upload in uploads if "/quarantine/" in upload.key]
+    assert [note.batch.longest for note in notes] == [300]
+    note = msgspec.json.decode(run.spool().resolve(notes[0].path).read_bytes(), type=QuarantineNote)
+    assert note.reason == "the sample in source row 0 has 300 tokens, and the model has positions for 256"
+
+
+def test_failed_guard_is_quarantined_and_the_next_batch_goes_on(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path)
+    spool = run.spool()
+    with run.extractor(spool) as (extractor, service), service.use(run.run_id) as served:
+        model = served.engine.model
+        healthy, broken = model.forward, [True]
+
+        def forward(ids: Any, rows: Any) -> None:
+            healthy(ids, rows)
+            if broken.pop() if broken else False:
+                rows.hidden_states[3, 1, 5] = float("nan")
+
+        model.forward = forward  # type: ignore[method-assign]
+        first = _extract(extractor, run.manifests[0])
+        _assert_quarantined(run, first, "tap 2 is not finite in 1 of")
+        second = _extract(extractor, run.manifests[1])
+    assert second.key == batch_key(run.run_id, 1)
+    assert second.checksum == file_checksum(spool.resolve(second.path))
+
+
+def test_full_spool_gives_the_job_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tiny_run(tmp_path)
+    monkeypatch.setattr(extract, "SPOOL_WAIT_SECONDS", 0.0)
+    # The smallest cap there is; filled but for a few bytes.
+    spool = run.spool(cap_bytes=1 << 20)
+    with run.extractor(spool) as (extractor, service):
+        filler = spool.reserve("other", 0, "t0", (1 << 20) - 100)
+        assert filler is not None
+        with pytest.raises(GiveBack, match="no room"):
+            _extract(extractor, run.manifests[0])
+        filler.discard()
+        assert _extract(extractor, run.manifests[0]).key == batch_key(run.run_id, 0)
+        assert service.served is not None
+
+
+def test_stopping_gives_back_a_job_that_waits_for_the_spool(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path)
+    spool = run.spool(cap_bytes=1 << 20)
+    context = _context()
+    context.stopping.set()
+    with run.extractor(spool) as (extractor, _):
+        filler = spool.reserve("other", 0, "t0", (1 << 20) - 100)
+        assert filler is not None
+        with filler, pytest.raises(GiveBack):
+            extractor.extract_batch(msgspec.to_builtins(run.manifests[0]), context)
+
+
+def test_stopping_gives_back_a_job_that_waits_for_the_device(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path)
+    spool = run.spool()
+    context = _context()
+    with run.extractor(spool) as (extractor, service), service.use(run.run_id) as served:
+        raised: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                extractor.extract_batch(msgspec.to_builtins(run.manifests[0]), context)
+            except GiveBack as error:
+                raised.append(error)
+
+        with served.engine.loop._turn(lambda: False):
+            thread = threading.Thread(target=work)
+            thread.start()
+            context.stopping.set()
+            thread.join()
+    assert len(raised) == 1
+    assert spool.usage().part_bytes == 0
+
+
+def test_job_of_another_run_is_given_back(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path)
+    message = msgspec.structs.replace(run.manifests[0], run_id="another-run")
+    with run.extractor() as (extractor, _), pytest.raises(GiveBack, match="another-run is not in service"):
+        _extract(extractor, message)
+
+
+def test_message_that_is_not_ours_is_refused(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path)
+    with run.extractor() as (extractor, _), pytest.raises(PermanentError, match="version 99"):
+        extractor.extract_batch({"version": 99}, _context())
+
+
+def test_lost_job_leaves_no_file(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path)
+    spool = run.spool()
+    context = _context()
+    with run.extractor(spool) as (extractor, _):
+        extractor.extract_batch(msgspec.to_builtins(run.manifests[0]), context)
+    assert spool.usage().files == 1
+    for clean_up in context.losers:
+        clean_up()
+    assert spool.usage().files == 0

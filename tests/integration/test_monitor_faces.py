@@ -1,0 +1,221 @@
+"""The monitor on a real Redis: what it reads, and its three faces as processes."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import time
+
+import msgspec
+import pytest
+import redis
+
+from common.messages import BatchReport, ExtractBatch, UploadFile, UploadReceipt
+from common.queues import (
+    JobRequest,
+    enqueue,
+    extract_queue_name,
+    extract_request,
+    upload_queue_name,
+    upload_request,
+)
+from common.run_state import RunRecord, note_stored, register_run
+from common.settings.catalogue import QueueSettings, SpoolSettings
+from common.worker.presence import Presence
+from hiddenfeed.layout import batch_key, complete_key, tokens_key
+from hiddenfeed.store import open_store
+from monitor.facts import read_facts
+from monitor.snapshot import Snapshot, take_snapshot
+from standalone.process import wait_until
+from standalone.redis_server import RedisServer
+
+RUN = "seen-0123456789ab"
+
+
+def _batch(batch_id: int) -> ExtractBatch:
+    return ExtractBatch(
+        run_id=RUN,
+        batch_id=batch_id,
+        tokens=tokens_key(RUN),
+        row_group=batch_id,
+        samples=10,
+        tokens_total=1000,
+        longest=200,
+    )
+
+
+def _file(batch_id: int) -> UploadFile:
+    report = BatchReport(
+        worker="gpu_worker-h-1", device="cpu", forward_seconds=2.0, read_seconds=0.5, padded_tokens=1100
+    )
+    return UploadFile(
+        batch=_batch(batch_id),
+        spool="default",
+        path=f"{RUN}/{batch_id:06d}-abc.safetensors",
+        key=batch_key(RUN, batch_id),
+        size_bytes=5_000_000,
+        checksum="crc32:AAAAAA==",
+        report=report,
+    )
+
+
+@pytest.fixture
+def seen_run(redis_client: redis.Redis) -> redis.Redis:
+    """A run of four batches: two stored, one waiting for upload, one for extraction; one worker."""
+    register_run(
+        redis_client,
+        RunRecord(run_id=RUN, model="tiny", samples=40, tokens=4000, batches=4, submitted_at=time() - 60),
+    )
+    requests: list[JobRequest] = [extract_request(_batch(3)), upload_request(_file(2))]
+    assert enqueue(redis_client, requests, QueueSettings()) == 2
+    for batch_id, ago in ((0, 20.0), (1, 10.0)):
+        receipt = UploadReceipt(
+            run_id=RUN,
+            batch_id=batch_id,
+            key=batch_key(RUN, batch_id),
+            outcome="stored",
+            size_bytes=5_000_000,
+            upload_seconds=0.5,
+        )
+        with redis_client.pipeline() as pipe:
+            note_stored(pipe, _file(batch_id), receipt, time() - ago, uploader="uploader-h-2")
+            pipe.execute()
+    presence = Presence("gpu_worker-h-1", "gpu_worker")
+    presence.serve(extract_queue_name(RUN), "the spool is full", 3)
+    _, fields = presence.fields(running=0)
+    redis_client.sadd("rq:workers", "rq:worker:gpu_worker-h-1")
+    for field, value in fields.items():
+        redis_client.hset("rq:worker:gpu_worker-h-1", field, value)
+    return redis_client
+
+
+@contextmanager
+def _monitor(url: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "monitor", *arguments, "--redis-url", url],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
+def _get(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as reply:
+            return reply.status, reply.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def _served(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    match = re.search(r"http://\S+/", process.stdout.readline())
+    assert match
+    return match[0]
+
+
+def test_snapshot_of_a_run_in_redis_and_store(seen_run: redis.Redis, tmp_path: Path) -> None:
+    before = {key: seen_run.dump(key) for key in seen_run.scan_iter()}
+    settings = SpoolSettings(spool_dir=str(tmp_path / "spool"))
+    store = open_store(str(tmp_path / "store"))
+    snapshot = take_snapshot(read_facts(seen_run, settings, store), time())
+    (run,) = snapshot.runs
+    assert (run.state, run.batches, run.tokens, run.size_bytes) == ("running", 2, 2000, 10_000_000)
+    assert run.tokens_per_second == pytest.approx(100, rel=0.01)
+    assert run.queued == 1
+    assert run.workers[0].padding == pytest.approx(1 - 1000 / 1100)
+    assert run.uploaders[0].files == 2
+    assert [(queue.name, queue.queued) for queue in snapshot.uploads] == [(upload_queue_name("default"), 1)]
+    assert [(process.state, process.waits_for) for process in snapshot.processes] == [
+        ("waiting", "the spool is full")
+    ]
+    assert snapshot.problems == ()
+    # Reading changes nothing.
+    assert {key: seen_run.dump(key) for key in seen_run.scan_iter()} == before
+
+    store.write(complete_key(RUN), b"{}")
+    assert take_snapshot(read_facts(seen_run, settings, store), time()).runs[0].state == "complete"
+
+
+def test_once_prints_text_and_json(seen_run: redis.Redis, redis_url: str) -> None:
+    with _monitor(redis_url, "--once") as process:
+        text, _ = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert RUN in text
+    assert "2 of 4 batches" in text
+    with _monitor(redis_url, "--once", "--json") as process:
+        text, _ = process.communicate(timeout=30)
+    assert msgspec.json.decode(text, type=Snapshot).runs[0].run_id == RUN
+
+
+def test_empty_redis_is_shown_plainly(redis_url: str) -> None:
+    with _monitor(redis_url) as process:
+        text, _ = process.communicate(timeout=30)
+    assert (process.returncode, "no runs yet" in text) == (0, True)
+
+
+def test_redis_away_is_one_sentence() -> None:
+    with _monitor("redis://:secret@127.0.0.1:1/0", "--once") as process:
+        text, _ = process.communicate(timeout=30)
+    assert process.returncode == 75
+    assert "Redis at 127.0.0.1:1 is not there" in text
+    assert "Traceback" not in text
+    assert "secret" not in text
+
+
+def test_watch_goes_on_until_it_is_told_to_end(seen_run: redis.Redis, redis_url: str) -> None:
+    with _monitor(redis_url, "--watch", "--json", "--refresh-seconds", "0.1") as process:
+        assert process.stdout is not None
+        assert RUN in process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+        assert process.returncode == 0
+
+
+def test_page_json_and_health_follow_redis_away_and_back(private_redis: Callable[[], RedisServer]) -> None:
+    server = private_redis()
+    with redis.Redis.from_url(server.url) as client:
+        record = RunRecord(run_id=RUN, model="<b>", samples=1, tokens=1, batches=1, submitted_at=time())
+        register_run(client, record)
+    with _monitor(server.url, "--serve", "--monitor-port", "0") as process:
+        url = _served(process)
+        assert _get(f"{url}healthz") == (200, '{"status":"ok"}')
+        status, page = _get(url)
+        assert (status, RUN in page, "<b>" in page) == (200, True, False)
+        assert msgspec.json.decode(_get(f"{url}snapshot.json")[1], type=Snapshot).runs[0].state == "waiting"
+
+        os.kill(server.pid, signal.SIGKILL)
+        assert wait_until(lambda: _get(f"{url}healthz")[0] == 503, 20)
+        status, page = _get(url)
+        assert (status, "is not there" in page, "Traceback" in page) == (200, True, False)
+
+        private_redis()
+        assert wait_until(lambda: _get(f"{url}healthz")[0] == 200, 20)
+        assert RUN in _get(url)[1]
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+        assert process.returncode == 0
+
+
+def test_taken_port_is_named(redis_url: str, redis_server: RedisServer) -> None:
+    with _monitor(redis_url, "--serve", "--monitor-port", str(redis_server.port)) as process:
+        text, _ = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert re.fullmatch(
+        rf"error: the monitor cannot listen on 127.0.0.1 port {redis_server.port}: address already in use.*\n",
+        text,
+    )

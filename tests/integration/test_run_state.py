@@ -1,0 +1,138 @@
+"""What Redis remembers of runs: records, states, and counters that count each batch once."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+import redis
+
+from common.messages import BatchReport, ExtractBatch, UploadFile, UploadReceipt
+from common.run_state import (
+    FoundBatch,
+    Progress,
+    RunRecord,
+    forget_run,
+    get_run,
+    list_runs,
+    note_found,
+    note_stored,
+    read_progress,
+    register_run,
+    set_run_priority,
+    set_run_state,
+)
+from hiddenfeed.errors import ConfigError
+
+RUN = "chat-0123456789ab"
+
+
+def record(run_id: str = RUN, submitted_at: float = 1000.0, **more: object) -> RunRecord:
+    """A run of ten batches."""
+    fields = {"model": "tiny", "samples": 100, "tokens": 5000, "batches": 10, **more}
+    return msgspec.convert({"run_id": run_id, "submitted_at": submitted_at, **fields}, RunRecord)
+
+
+def upload(batch_id: int, worker: str = "gpu a:1") -> UploadFile:
+    """A batch of 10 samples and 500 tokens."""
+    batch = ExtractBatch(
+        run_id=RUN,
+        batch_id=batch_id,
+        tokens="t",
+        row_group=batch_id,
+        samples=10,
+        tokens_total=500,
+        longest=60,
+    )
+    report = BatchReport(
+        worker=worker, device="cpu", forward_seconds=0.25, total_seconds=0.5, padded_tokens=512
+    )
+    return UploadFile(
+        batch=batch,
+        spool="default",
+        path="p",
+        key="k",
+        size_bytes=2000,
+        checksum="crc32:AAAAAA==",
+        report=report,
+    )
+
+
+def note(
+    client: redis.Redis, batch_id: int, outcome: str = "stored", now: float = 2000.0, worker: str = "gpu a:1"
+) -> None:
+    """Count an upload as the uploader does."""
+    receipt = UploadReceipt(
+        run_id=RUN, batch_id=batch_id, key="k", outcome=outcome, size_bytes=2000, upload_seconds=0.125
+    )
+    with client.pipeline(transaction=True) as pipe:
+        note_stored(pipe, upload(batch_id, worker), receipt, now, uploader="up-1")
+        pipe.execute()
+
+
+def test_a_run_that_is_registered_again_keeps_its_state_priority_and_age(redis_client: redis.Redis) -> None:
+    assert register_run(redis_client, record()) == record()
+    set_run_state(redis_client, RUN, "paused")
+    set_run_priority(redis_client, RUN, 5)
+    again = register_run(redis_client, record(submitted_at=9999.0, samples=101))
+    assert again == record(samples=101, state="paused", priority=5)
+    assert get_run(redis_client, RUN) == again
+
+
+def test_runs_are_listed_by_priority_then_age_and_forgotten_whole(redis_client: redis.Redis) -> None:
+    for run_id, submitted_at in (("young", 3.0), ("old", 1.0), ("urgent", 2.0)):
+        register_run(redis_client, record(run_id, submitted_at))
+    set_run_priority(redis_client, "urgent", 1)
+    assert [run.run_id for run in list_runs(redis_client)] == ["urgent", "old", "young"]
+    for run_id in ("young", "old", "urgent"):
+        forget_run(redis_client, run_id)
+    assert list_runs(redis_client) == []
+    assert redis_client.keys("*") == []
+
+
+def test_a_run_that_redis_does_not_know_is_not_brought_to_life(redis_client: redis.Redis) -> None:
+    with pytest.raises(ConfigError, match="there is no run 'nobody' in Redis"):
+        set_run_state(redis_client, "nobody", "paused")
+    assert get_run(redis_client, "nobody") is None
+    assert redis_client.keys("*") == []
+    with pytest.raises(ConfigError, match="'sleeping' is not a state of a run"):
+        set_run_state(redis_client, "nobody", "sleeping")  # type: ignore[arg-type]
+
+
+def test_a_record_of_another_version_is_left_out_of_the_list(redis_client: redis.Redis) -> None:
+    register_run(redis_client, record())
+    redis_client.hset("hiddenfeed:run:other", "run_id", "other")
+    redis_client.sadd("hiddenfeed:runs", "other")
+    assert [run.run_id for run in list_runs(redis_client)] == [RUN]
+
+
+def test_each_batch_counts_once_however_often_it_is_delivered(redis_client: redis.Redis) -> None:
+    assert read_progress(redis_client, RUN) == Progress(run_id=RUN)
+    note(redis_client, 0, now=2000.0)
+    note(redis_client, 0, outcome="already-there", now=2001.0)
+    note(redis_client, 7, worker="gpu b", now=2002.0)
+    note(redis_client, 8, outcome="sent-back", now=2003.0)
+    progress = read_progress(redis_client, RUN)
+    assert (progress.batches, progress.samples, progress.tokens, progress.bytes) == (2, 20, 1000, 4000)
+    assert (progress.first_at, progress.last_at) == (2000.0, 2002.0)
+    first, second = progress.workers
+    assert (first.worker, first.device, first.batches, first.padded_tokens) == ("gpu a:1", "cpu", 1, 512)
+    assert (first.forward_seconds, first.total_seconds, first.bytes) == (0.25, 0.5, 2000)
+    assert (second.worker, second.batches) == ("gpu b", 1)
+    [uploader] = progress.uploaders
+    assert (uploader.uploader, uploader.files, uploader.duplicates, uploader.bytes) == ("up-1", 3, 1, 4000)
+    assert uploader.upload_seconds == 0.375
+    assert all(int(redis_client.ttl(key)) > 0 for key in redis_client.keys("hiddenfeed:progress:*"))
+
+
+def test_what_the_store_holds_already_counts_once_after_a_wipe(redis_client: redis.Redis) -> None:
+    found = [FoundBatch(batch_id=number, samples=10, tokens=500, bytes=2000) for number in range(1200)]
+    assert note_found(redis_client, RUN, found) == 1200
+    assert note_found(redis_client, RUN, found[:5]) == 0
+    note(redis_client, 3)
+    progress = read_progress(redis_client, RUN)
+    assert (progress.batches, progress.bytes, progress.workers) == (1200, 2_400_000, ())
+
+
+def test_a_batch_number_out_of_all_bounds_costs_no_memory(redis_client: redis.Redis) -> None:
+    note(redis_client, 2**33)
+    assert redis_client.keys("*") == []

@@ -1,0 +1,290 @@
+"""The uploader's handler under a real worker, Redis and store: every way in which a file's upload ends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import redis
+
+from common.messages import ExtractBatch, UploadFile, UploadReceipt, parse_message
+from common.queues import (
+    EXTRACT_FUNCTION,
+    UPLOAD_FUNCTION,
+    enqueue,
+    extract_queue_name,
+    extract_request,
+    failed_jobs,
+    job_states,
+    open_queue,
+    queue_counts,
+    upload_queue_name,
+    upload_request,
+)
+from common.run_state import read_progress
+from common.spool import Spool
+from common.worker import JobContext
+from hiddenfeed.errors import ConfigError
+from hiddenfeed.options import MIB, StoreOptions
+from hiddenfeed.store import PutOutcome, Store, open_store
+from hiddenfeed.store.memory import MemoryStore
+from tests.upload_rig import RUN, batch, finished_file, make_spool
+from tests.worker_rig import SETTINGS, make_worker, running, state, wait_until
+from uploader.tidy import tidy
+from uploader.upload import FileUploader
+
+QUEUE = upload_queue_name("default")
+DATA = os.urandom(3 * MIB)
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Spool:
+    return make_spool(tmp_path / "spool")
+
+
+@pytest.fixture(params=["directory", "s3", "s3-parts"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    """An empty store of each kind a person can have."""
+    if request.param == "directory":
+        return open_store(str(tmp_path / "store"))
+    access = request.getfixturevalue("s3")
+    threshold = 128 * MIB if request.param == "s3" else MIB
+    return open_store(
+        access.url, StoreOptions(s3_endpoint=access.endpoint, multipart_threshold_bytes=threshold)
+    )
+
+
+@contextmanager
+def uploading(client: redis.Redis, store: Store, spool: Spool) -> Iterator[None]:
+    """A worker that uploads, in this process."""
+    handlers = {UPLOAD_FUNCTION: FileUploader(store, spool).upload_file}
+    with running(make_worker(client, handlers, queue=QUEUE)):
+        yield
+
+
+def upload(client: redis.Redis, store: Store, spool: Spool, message: UploadFile) -> UploadReceipt:
+    """Run the handler, and then what it asks to be done as its job ends; returns its receipt."""
+    context = JobContext(job_id=upload_request(message).job_id, worker_name="uploader-1")
+    receipt = FileUploader(store, spool).upload_file(msgspec.to_builtins(message), context)
+    with client.pipeline(transaction=True) as pipeline:
+        for add in context.finishers:
+            add(pipeline)
+        enqueue(client, context.follow_ups, SETTINGS, pipeline=pipeline)
+        pipeline.execute()
+    return receipt
+
+
+def upload_by_worker(client: redis.Redis, store: Store, spool: Spool, message: UploadFile) -> UploadReceipt:
+    """Run the message's job to its end in a real worker; returns its receipt."""
+    request = upload_request(message)
+    assert enqueue(client, [request], SETTINGS) == 1
+    with uploading(client, store, spool):
+        wait_until(lambda: state(client, request) == "finished")
+    job = open_queue(client, QUEUE).fetch_job(request.job_id)
+    assert job is not None
+    return msgspec.convert(job.return_value(), UploadReceipt)
+
+
+def waiting_extractions(client: redis.Redis) -> list[ExtractBatch]:
+    """Messages on the run's extract queue."""
+    jobs = open_queue(client, extract_queue_name(RUN)).jobs
+    assert all(job.func_name == EXTRACT_FUNCTION for job in jobs)
+    return [parse_message(ExtractBatch, job.args[0]) for job in jobs]
+
+
+def test_a_finished_file_is_stored_and_then_gone(
+    redis_client: redis.Redis, store: Store, spool: Spool
+) -> None:
+    message = finished_file(spool, 7, DATA)
+    receipt = upload_by_worker(redis_client, store, spool, message)
+    assert (receipt.run_id, receipt.batch_id, receipt.key) == (RUN, 7, message.key)
+    assert (receipt.outcome, receipt.size_bytes) == ("stored", len(DATA))
+    assert store.read(message.key) == DATA
+    info = store.head(message.key, checksum=True)
+    assert info is not None
+    assert info.checksum == message.checksum
+    assert spool.files() == []
+    progress = read_progress(redis_client, RUN)
+    assert (progress.batches, progress.samples, progress.tokens, progress.bytes) == (1, 3, 30, len(DATA))
+    assert [(up.files, up.duplicates) for up in progress.uploaders] == [(1, 0)]
+    assert waiting_extractions(redis_client) == []
+
+
+def test_a_redelivery_after_the_file_was_deleted(
+    redis_client: redis.Redis, store: Store, spool: Spool
+) -> None:
+    """The process died between deleting the file and ending the job."""
+    message = finished_file(spool, 7, DATA)
+    upload(redis_client, store, spool, message)
+    assert upload(redis_client, store, spool, message).outcome == "already-there"
+    assert store.read(message.key) == DATA
+    assert read_progress(redis_client, RUN).batches == 1
+    assert waiting_extractions(redis_client) == []
+
+
+def test_a_redelivery_before_the_file_was_deleted(
+    redis_client: redis.Redis, store: Store, spool: Spool
+) -> None:
+    """The process died between the store's answer and deleting the file."""
+    message = finished_file(spool, 7, DATA)
+    path = spool.resolve(message.path)
+    assert (
+        store.put_file(message.key, path, size_bytes=len(DATA), checksum=message.checksum)
+        is PutOutcome.STORED
+    )
+    assert upload(redis_client, store, spool, message).outcome == "already-there"
+    assert spool.files() == []
+
+
+def test_a_second_extraction_of_the_batch_is_dropped(
+    redis_client: redis.Redis, store: Store, spool: Spool
+) -> None:
+    upload(redis_client, store, spool, finished_file(spool, 7, DATA))
+    second = finished_file(spool, 7, DATA[::-1])
+    assert upload(redis_client, store, spool, second).outcome == "other-wins"
+    assert store.read(second.key) == DATA
+    assert spool.files() == []
+    progress = read_progress(redis_client, RUN)
+    assert progress.batches == 1
+    assert [(up.files, up.duplicates) for up in progress.uploaders] in (
+        [(2, 1)],
+        [(1, 0), (1, 1)],
+        [(1, 1), (1, 0)],
+    )
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        flip,
+        lambda path: os.truncate(path, len(DATA) - 1),
+        lambda path: os.truncate(path, len(DATA) + 1),
+        Path.unlink,
+    ],
+    ids=["flipped", "truncated", "grown", "gone"],
+)
+def test_a_file_that_is_lost_sends_its_batch_back(
+    redis_client: redis.Redis, store: Store, spool: Spool, damage: Callable[[Path], None]
+) -> None:
+    message = finished_file(spool, 7, DATA)
+    damage(spool.resolve(message.path))
+    receipt = upload(redis_client, store, spool, message)
+    assert receipt.outcome == "sent-back"
+    assert store.head(message.key) is None
+    assert spool.files() == []
+    assert waiting_extractions(redis_client) == [message.batch]
+    assert read_progress(redis_client, RUN).batches == 0
+
+
+def test_a_worker_sends_the_batch_back_in_one_step_with_ending_the_job(
+    redis_client: redis.Redis, spool: Spool
+) -> None:
+    message = finished_file(spool, 7, DATA)
+    spool.remove(message.path)
+    assert upload_by_worker(redis_client, MemoryStore(), spool, message).outcome == "sent-back"
+    assert waiting_extractions(redis_client) == [message.batch]
+
+
+def test_a_lost_file_of_a_batch_that_is_stored_costs_nothing(
+    redis_client: redis.Redis, store: Store, spool: Spool
+) -> None:
+    upload(redis_client, store, spool, finished_file(spool, 7, DATA))
+    message = finished_file(spool, 7, DATA)
+    flip(spool.resolve(message.path))
+    # In parts the store is asked first, so the file is not even read.
+    assert upload(redis_client, store, spool, message).outcome in ("already-there", "other-wins")
+    assert spool.files() == []
+    assert waiting_extractions(redis_client) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"spool": "other"},
+        {"path": "../secret/000007-a.safetensors"},
+        {"key": "run-1/run.json"},
+        {"version": 2},
+    ],
+)
+def test_a_message_that_is_not_ours_fails_and_touches_nothing(
+    redis_client: redis.Redis, tmp_path: Path, spool: Spool, change: dict[str, Any]
+) -> None:
+    message = finished_file(spool, 7, DATA)
+    secret = tmp_path / "secret" / "000007-a.safetensors"
+    secret.parent.mkdir()
+    secret.write_bytes(DATA)
+    forged = msgspec.structs.replace(message, **change)
+    request = msgspec.structs.replace(upload_request(forged), queue=QUEUE)
+    store = MemoryStore()
+    enqueue(redis_client, [request], SETTINGS)
+    with uploading(redis_client, store, spool):
+        wait_until(lambda: state(redis_client, request) == "failed")
+    ((_, _, error),) = failed_jobs(redis_client, QUEUE, 10)
+    assert error.startswith("PermanentError: ")
+    assert list(store.list("")) == []
+    assert [file.path for file in spool.files()] == [message.path]
+    assert secret.exists()
+
+
+class MovingStore(MemoryStore):
+    """A store that refuses us until `open` is set, as after a change of credentials."""
+
+    open = False
+    refused = 0
+
+    def put_file(self, key: str, path: Path, **details: Any) -> PutOutcome:
+        if not self.open:
+            self.refused += 1
+            raise ConfigError("the credentials have expired")
+        return super().put_file(key, path, **details)
+
+
+def test_a_store_that_refuses_us_for_a_while_fails_no_job(redis_client: redis.Redis, spool: Spool) -> None:
+    store = MovingStore()
+    message = finished_file(spool, 7, DATA)
+    request = upload_request(message)
+    enqueue(redis_client, [request], SETTINGS)
+    with uploading(redis_client, store, spool):
+        # More often than a failing job is tried: it uses no attempt.
+        wait_until(lambda: store.refused > SETTINGS.job_attempts)
+        assert [file.path for file in spool.files()] == [message.path]
+        store.open = True
+        wait_until(lambda: state(redis_client, request) == "finished")
+    assert store.read(message.key) == DATA
+    assert spool.files() == []
+
+
+# --- tidying ---
+
+
+def test_files_that_redis_has_forgotten_are_removed_once_old(redis_client: redis.Redis, spool: Spool) -> None:
+    forgotten = finished_file(spool, 1, b"forgotten")
+    queued = finished_file(spool, 2, b"queued")
+    young = finished_file(spool, 3, b"young")
+    computing = finished_file(spool, 4, b"computing")
+    dead = spool.reserve(RUN, 5, "dead", 10)
+    assert dead is not None
+    os.close(dead.fd)
+    enqueue(redis_client, [upload_request(queued), extract_request(batch(4))], SETTINGS)
+    redis_client.hset(f"rq:job:{extract_request(batch(4)).job_id}", "status", "started")
+    now = 1_000_000.0
+    for message, age in ((forgotten, 700), (queued, 700), (young, 10), (computing, 700)):
+        os.utime(spool.resolve(message.path), (now - age, now - age))
+    removed = tidy(spool, redis_client, least_age_seconds=600, now=now)
+    assert removed == [f"{RUN}/{dead.path.name}", forgotten.path]
+    assert [file.path for file in spool.files()] == [queued.path, young.path, computing.path]
+    assert job_states(redis_client, [upload_request(queued).job_id]) == {
+        upload_request(queued).job_id: "queued"
+    }
+    assert queue_counts(redis_client, QUEUE).queued == 1

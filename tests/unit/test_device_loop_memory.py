@@ -1,0 +1,132 @@
+"""Out of memory: micro-batches are halved, remembered, and nothing is lost; a sample alone that fails is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from common.messages import UploadFile
+from common.worker import JobContext
+from gpu_worker.device_loop import canary_sample, pack
+from gpu_worker.extract import Extractor
+from gpu_worker.tokens import TokenBatch
+from hiddenfeed.proof import QuarantineNote
+from tests.extraction import TinyRun, read_file, tiny_run
+
+
+class SmallMemory:
+    """A model that runs out of memory above a number of padded tokens, as CUDA would."""
+
+    def __init__(self, model: Any, limit: int, error: type[RuntimeError] = torch.OutOfMemoryError) -> None:
+        self.limit, self.error = limit, error
+        self.asked: list[tuple[int, ...]] = []
+        self._forward = model.forward
+        model.forward = self
+
+    def __call__(self, ids: torch.Tensor, rows: Any) -> None:
+        self.asked.append(tuple(ids.shape))
+        if ids.numel() > self.limit:
+            raise self.error("DefaultCPUAllocator: can't allocate memory")
+        self._forward(ids, rows)
+
+
+def _extract(extractor: Extractor, run: TinyRun, batch_id: int) -> UploadFile:
+    context = JobContext(job_id="job", worker_name="tester")
+    extractor.extract_batch(msgspec.to_builtins(run.manifests[batch_id]), context)
+    payload = context.follow_ups[0].payload
+    assert isinstance(payload, UploadFile)
+    return payload
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError, RuntimeError])
+def test_halved_batches_hold_the_same_states(tmp_path: Path, error: type[RuntimeError]) -> None:
+    run = tiny_run(tmp_path, lengths=np.full(24, 20), micro_batch_tokens=160)
+    spool = run.spool()
+    with run.extractor(spool) as (extractor, service), service.use(run.run_id) as served:
+        whole = read_file(spool.resolve(_extract(extractor, run, 0).path))
+        memory = SmallMemory(served.engine.model, limit=45, error=error)
+        halved = read_file(spool.resolve(_extract(extractor, run, 0).path))
+        assert memory.asked[:4] == [(8, 20), (4, 20), (2, 20), (2, 20)]
+        again = len(memory.asked)
+        _extract(extractor, run, 1)
+        # What does not fit is remembered: nothing is tried in vain any more.
+        assert all(rows * length <= 45 for rows, length in memory.asked[again:])
+    np.testing.assert_allclose(halved.states, whole.states, rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(halved.tensors["input_ids"], whole.tensors["input_ids"])
+    assert halved.header.guards["halved_forward_passes"] == "2"
+    assert "halved_forward_passes" not in whole.header.guards
+
+
+def test_sample_that_does_not_fit_alone_is_quarantined_and_named(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path, lengths=np.array([60, 20, 20, 20]), micro_batch_tokens=40)
+    spool = run.spool()
+    with run.extractor(spool) as (extractor, service), service.use(run.run_id) as served:
+        SmallMemory(served.engine.model, limit=50)
+        uploads = [_extract(extractor, run, batch_id) for batch_id in range(len(run.manifests))]
+    notes = [upload for upload in uploads if upload.path.endswith(".json")]
+    assert [upload.batch.longest for upload in notes] == [60]
+    note = msgspec.json.decode(spool.resolve(notes[0].path).read_bytes(), type=QuarantineNote)
+    assert note.reason == "the sample in source row 0, 60 tokens, does not fit into the memory of cpu"
+
+
+def test_other_errors_of_the_model_are_not_taken_for_memory(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path)
+    with run.extractor() as (extractor, service), service.use(run.run_id) as served:
+
+        def forward(ids: torch.Tensor, rows: Any) -> None:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+        served.engine.model.forward = forward  # type: ignore[method-assign]
+        with pytest.raises(RuntimeError, match="illegal memory access"):
+            _extract(extractor, run, 0)
+        # The host buffer came back, and so did the turn: the next job does not hang.
+        del served.engine.model.forward
+        assert _extract(extractor, run, 0).path
+    assert run.spool().usage().part_bytes == 0
+
+
+def _batch(lengths: list[int], micro_batches: list[int], batch_id: int = 0) -> TokenBatch:
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    return TokenBatch(
+        batch_id=batch_id,
+        source_rows=np.arange(len(lengths)),
+        input_ids=np.arange(1, offsets[-1] + 1, dtype=np.int32),
+        loss_mask=np.zeros(offsets[-1], np.uint8),
+        offsets=offsets,
+        micro_batches=np.array(micro_batches),
+    )
+
+
+def test_pack_pads_on_the_right_and_finds_the_real_tokens() -> None:
+    packed = pack(_batch([3, 2, 1], [0, 3]), 0, 3)
+    assert packed.ids.tolist() == [[1, 2, 3], [4, 5, 0], [6, 0, 0]]
+    assert packed.real is not None
+    assert packed.real.tolist() == [0, 1, 2, 3, 4, 6]
+    assert packed.tokens == 6
+
+
+def test_pack_without_padding_needs_no_places() -> None:
+    packed = pack(_batch([2, 2, 4], [0, 2, 3]), 0, 2)
+    assert packed.ids.tolist() == [[1, 2], [3, 4]]
+    assert packed.real is None
+
+
+def test_pack_cuts_a_sample_alone() -> None:
+    packed = pack(_batch([2, 5], [0, 2]), 1, 2, limit=3)
+    assert packed.ids.tolist() == [[3, 4, 5]]
+
+
+def test_canary_is_the_most_padded_of_a_shared_micro_batch() -> None:
+    lengths, micro_batches = [9, 8, 5, 4, 4, 2], [0, 1, 3, 6]
+    assert canary_sample(_batch(lengths, micro_batches, batch_id=0)) == 2
+    assert canary_sample(_batch(lengths, micro_batches, batch_id=1)) == 5
+    assert canary_sample(_batch(lengths, micro_batches, batch_id=2)) == 2
+
+
+def test_canary_where_every_sample_is_alone() -> None:
+    assert canary_sample(_batch([4, 3], [0, 1, 2], batch_id=3)) == 1

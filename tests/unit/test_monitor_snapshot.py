@@ -1,0 +1,248 @@
+"""What the monitor makes of facts: words, rates, problems, and texts that command nothing."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from common.queues import FailedJob, QueueCounts
+from common.run_state import Progress, RunRecord, UploaderProgress, WorkerProgress
+from common.spool import SpoolUsage
+from common.worker.presence import WorkerInfo
+from monitor import words
+from monitor.facts import Facts, QueueFacts, RunFacts
+from monitor.snapshot import RunView, Snapshot, take_snapshot
+from monitor.terminal import render
+from monitor.web import render_page
+
+NOW = 1_000_000.0
+RUN = "demo-0123456789ab"
+QUEUE = f"extract-{RUN}"
+EVIL = "<script>alert(1)</script>\x1b]0;owned\x07"
+
+
+def _record(**changes: object) -> RunRecord:
+    base = RunRecord(run_id=RUN, model="m", samples=100, tokens=10_000, batches=10, submitted_at=NOW - 100)
+    return msgspec.structs.replace(base, **changes)
+
+
+def _progress(batches: int, **changes: object) -> Progress:
+    base = Progress(
+        run_id=RUN,
+        batches=batches,
+        samples=batches * 10,
+        tokens=batches * 1000,
+        bytes=batches * 10**6,
+        first_at=NOW - 50,
+        last_at=NOW - 10,
+    )
+    return msgspec.structs.replace(base, **changes)
+
+
+def _run(progress: Progress, counts: QueueCounts | None = None, **record: object) -> RunFacts:
+    return RunFacts(
+        record=_record(**record),
+        progress=progress,
+        extract=QueueFacts(name=QUEUE, counts=counts or QueueCounts()),
+    )
+
+
+def _worker(**changes: object) -> WorkerInfo:
+    base = WorkerInfo(
+        name="w1",
+        role="gpu_worker",
+        queue=QUEUE,
+        state="idle",
+        waiting="",
+        running=0,
+        slots=3,
+        finished=0,
+        failed=0,
+        working_seconds=0.0,
+        host="h",
+        pid=1,
+        started_at=NOW - 60,
+        last_heartbeat=NOW - 3,
+    )
+    return msgspec.structs.replace(base, **changes)
+
+
+def _look(*runs: RunFacts, **facts: object) -> Snapshot:
+    return take_snapshot(msgspec.structs.replace(Facts(runs=runs), **facts), NOW)
+
+
+def _view(run: RunFacts, **facts: object) -> RunView:
+    return _look(run, **facts).runs[0]
+
+
+def test_rate_leaves_the_first_batch_out_and_gives_the_time_left() -> None:
+    view = _view(_run(_progress(5), QueueCounts(queued=4, started=1)))
+    # Four batches of 1,000 tokens in the 40 s between the first one's end and the last one's.
+    assert view.tokens_per_second == pytest.approx(100)
+    assert view.remaining_seconds == pytest.approx(50)
+    assert view.done == 0.5
+
+
+@pytest.mark.parametrize("batches", [0, 1])
+def test_one_batch_tells_no_rate(batches: int) -> None:
+    view = _view(_run(_progress(batches), QueueCounts(queued=1, started=1)))
+    assert (view.tokens_per_second, view.remaining_seconds) == (None, None)
+
+
+UPLOADING = (QueueFacts(name="upload-default", counts=QueueCounts(queued=1)),)
+
+
+@pytest.mark.parametrize(
+    ("run", "facts", "state"),
+    [
+        (_run(_progress(0), QueueCounts(queued=10)), {}, "waiting"),
+        (_run(_progress(0), QueueCounts(queued=10)), {"workers": (_worker(),)}, "waiting"),
+        (_run(_progress(0), QueueCounts(queued=9, started=1)), {}, "running"),
+        (_run(_progress(3), QueueCounts(queued=7)), {"workers": (_worker(),)}, "running"),
+        (_run(_progress(3), QueueCounts(queued=7)), {}, "stalled"),
+        (
+            _run(_progress(3), QueueCounts(queued=7)),
+            {"workers": (_worker(last_heartbeat=NOW - 999),)},
+            "stalled",
+        ),
+        (_run(_progress(3), QueueCounts(queued=7)), {"workers": (_worker(queue="other"),)}, "stalled"),
+        (_run(_progress(9)), {"uploads": UPLOADING}, "uploading"),
+        (_run(_progress(10)), {}, "proving"),
+        (msgspec.structs.replace(_run(_progress(10)), proved=True), {}, "complete"),
+        (_run(_progress(3), QueueCounts(queued=7), state="paused"), {"workers": (_worker(),)}, "paused"),
+        (_run(_progress(10), state="complete"), {}, "complete"),
+    ],
+)
+def test_state_is_one_word(run: RunFacts, facts: dict[str, object], state: str) -> None:
+    assert _view(run, **facts).state == state
+
+
+def test_worker_shows_stage_shares_and_padding() -> None:
+    worker = WorkerProgress(
+        worker="w1",
+        device="cuda:0",
+        batches=3,
+        samples=30,
+        tokens=900,
+        padded_tokens=1000,
+        read_seconds=1,
+        forward_seconds=7,
+        stall_seconds=0,
+        write_seconds=2,
+        first_at=NOW - 20,
+        last_at=NOW - 10,
+    )
+    (view,) = _view(_run(_progress(3, workers=(worker,)))).workers
+    assert view.stages == {"read": 0.1, "forward": 0.7, "stall": 0.0, "write": 0.2}
+    assert view.padding == pytest.approx(0.1)
+    assert view.tokens_per_second == pytest.approx(60)
+    assert view.last_seconds_ago == 10
+
+
+def test_a_worker_that_has_done_nothing_yet_divides_by_nothing() -> None:
+    view = _view(
+        _run(
+            _progress(0, workers=(WorkerProgress(worker="w1"),), uploaders=(UploaderProgress(uploader="u"),))
+        )
+    )
+    assert (
+        view.workers[0].padding,
+        sum(view.workers[0].stages.values()),
+        view.workers[0].last_seconds_ago,
+    ) == (0, 0, None)
+    assert view.uploaders[0].bytes_per_second is None
+
+
+def test_problems_are_sentences_and_the_worst_comes_first() -> None:
+    failed = QueueFacts(
+        name=QUEUE, counts=QueueCounts(failed=2), failed=(FailedJob("j", "extract batch 3", "out of memory"),)
+    )
+    run = msgspec.structs.replace(_run(_progress(3)), extract=failed)
+    usage = SpoolUsage(files=9, bytes=95, part_bytes=0, cap_bytes=100, disk_free_bytes=10**9)
+    snapshot = _look(
+        run,
+        redis_error="Redis at h:1 is not there: connection refused",
+        workers=(_worker(last_heartbeat=NOW - 100),),
+        uploads=(QueueFacts(name="upload-default", counts=QueueCounts(failed=1)),),
+        spool=usage,
+        spool_name="default",
+    )
+    assert snapshot.problems == (
+        "Redis at h:1 is not there: connection refused",
+        f"2 batches of {RUN} failed and must be looked at",
+        f"{RUN} stands still: no GPU worker takes its batches",
+        "1 file of upload-default failed to upload and must be looked at",
+        "w1 has been silent for 100 s",
+        "the spool default is 95% full: GPU workers wait for uploads",
+    )
+    assert "extract batch 3: out of memory" in render(snapshot)
+
+
+def test_process_states() -> None:
+    workers = (
+        _worker(name="a", running=1),
+        _worker(name="b"),
+        _worker(name="c", waiting="the spool is full"),
+        _worker(name="d", last_heartbeat=NOW - 46),
+        _worker(name="e", last_heartbeat=0.0),
+    )
+    assert [process.state for process in _look(workers=workers).processes] == [
+        "busy",
+        "idle",
+        "waiting",
+        "silent",
+        "idle",
+    ]
+
+
+def test_nothing_at_all_is_shown_plainly() -> None:
+    snapshot = _look()
+    assert not snapshot.problems
+    assert "no runs yet" in render(snapshot)
+    assert "No runs yet" in render_page(snapshot, 1)
+
+
+def test_texts_from_redis_command_neither_browser_nor_terminal() -> None:
+    failed = QueueFacts(
+        name=f"upload-{EVIL}", counts=QueueCounts(failed=1), failed=(FailedJob(EVIL, EVIL, EVIL),)
+    )
+    progress = _progress(
+        3, workers=(WorkerProgress(worker=EVIL, device=EVIL),), uploaders=(UploaderProgress(uploader=EVIL),)
+    )
+    run = RunFacts(record=_record(run_id=EVIL, model=EVIL), progress=progress, extract=failed)
+    snapshot = _look(
+        run,
+        uploads=(failed,),
+        workers=(_worker(name=EVIL), _worker(waiting=EVIL)),
+        store=EVIL,
+        redis_error=EVIL,
+    )
+    page, text = render_page(snapshot, 1), render(snapshot)
+    assert "<script" not in page
+    assert page.count("&lt;script&gt;") >= 12
+    assert all(line.isprintable() for line in text.splitlines())
+    assert text.count("alert(1)") >= 12
+
+
+def test_snapshot_is_json_and_back() -> None:
+    snapshot = _look(_run(_progress(3), QueueCounts(queued=7)), workers=(_worker(),))
+    assert msgspec.json.decode(msgspec.json.encode(snapshot), type=Snapshot) == snapshot
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        (words.size(0), "0 B"),
+        (words.size(999), "999 B"),
+        (words.size(1_500_000), "1.5 MB"),
+        (words.duration(None), "-"),
+        (words.duration(59.6), "1 min 00 s"),
+        (words.duration(7500), "2 h 05 min"),
+        (words.rate(1020.4, "tokens"), "1,020 tokens/s"),
+        (words.rate(1.25, "samples"), "1.2 samples/s"),
+        (words.share(0.999), "99%"),
+        (words.share(1.0), "100%"),
+    ],
+)
+def test_numbers_as_people_read_them(shown: str, expected: str) -> None:
+    assert shown == expected

@@ -1,0 +1,69 @@
+"""Wiring of the uploader: from settings to a worker that serves the upload queue of its spool."""
+
+from __future__ import annotations
+
+from common.logs import get_logger, setup_logging
+from common.queues import UPLOAD_FUNCTION, upload_queue_name
+from common.redis_client import connect
+from common.settings.catalogue import (
+    LogSettings,
+    QueueSettings,
+    RedisSettings,
+    SpoolSettings,
+    StoreSettings,
+    UploadSettings,
+)
+from common.settings.live import LiveSettings
+from common.settings.resolve import Resolved
+from common.spool import Spool
+from common.worker import Worker
+from hiddenfeed.options import StoreOptions
+from hiddenfeed.store import open_store
+from uploader.tidy import Tidier
+from uploader.upload import FileUploader
+
+ROLE = "uploader"
+
+#: All settings this role has.
+GROUPS = (
+    RedisSettings,
+    StoreSettings,
+    StoreOptions,
+    SpoolSettings,
+    UploadSettings,
+    QueueSettings,
+    LogSettings,
+)
+
+
+def serve(settings: Resolved) -> int:
+    """Check store, spool and Redis, then serve until told to stop; returns the exit code.
+
+    Raises ConfigError or TransientError, one sentence each, if one of the three cannot be used.
+    """
+    setup_logging(settings.group(LogSettings), ROLE)
+    upload = settings.group(UploadSettings)
+    store = open_store(settings.group(StoreSettings).store, settings.group(StoreOptions))
+    store.check(create=True)
+    spool = Spool(settings.group(SpoolSettings))
+    spool.check()
+    client = connect(settings.group(RedisSettings))
+    live = LiveSettings(client, settings).start()
+    queue = upload_queue_name(spool.name)
+    uploader = FileUploader(store, spool)
+    worker = Worker(
+        redis=client,
+        role=ROLE,
+        queues=lambda current: queue,
+        handlers={UPLOAD_FUNCTION: uploader.upload_file},
+        settings=settings.group(QueueSettings),
+        slots=lambda: live.group(UploadSettings).upload_parallelism,
+        may_take=lambda: None,
+        job_timeout_seconds=upload.upload_timeout_seconds,
+    )
+    get_logger(ROLE).info("serving", spool=str(spool.root), store=store.url, queue=queue)
+    try:
+        with Tidier(spool, client, upload.leftover_seconds):
+            return worker.run()
+    finally:
+        live.stop()

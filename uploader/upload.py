@@ -1,0 +1,96 @@
+"""The job of the uploader: one finished file into the store, proven, then gone from the spool."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from redis.client import Pipeline
+
+from common.logs import get_logger
+from common.messages import UploadFile, UploadReceipt, parse_message
+from common.queues import extract_request
+from common.run_state import note_stored
+from common.spool import Spool
+from common.worker.context import JobContext
+from hiddenfeed.errors import ConfigError, DataError, TransientError
+from hiddenfeed.store.base import Store
+from uploader.decide import Ending, after_put, check_message, without_file
+
+_log = get_logger("uploader")
+
+
+class FileUploader:
+    """Handler of `uploader.upload.upload_file`; safe to call from many threads at a time."""
+
+    def __init__(self, store: Store, spool: Spool, *, wall_clock: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._spool = spool
+        self._wall_clock = wall_clock
+
+    def upload_file(self, payload: Any, context: JobContext) -> UploadReceipt:
+        """Bring the file of one `UploadFile` message into the store; returns how that ended.
+
+        The local file is deleted once the store holds the batch, or if it is not what its writer
+        announced; then its batch is extracted again. Raises PermanentError for a message that is
+        not ours and TransientError while the store cannot be used.
+        """
+        message = parse_message(UploadFile, payload)
+        check_message(message, self._spool.name)
+        began = time.monotonic()
+        try:
+            ending = self._transfer(message)
+            self._spool.remove(message.path)
+        except ConfigError as error:
+            # It worked at the start, so somebody changed something and can change it back: the
+            # file waits in the spool rather than its job being failed.
+            raise TransientError(str(error)) from error
+        receipt = UploadReceipt(
+            run_id=message.batch.run_id,
+            batch_id=message.batch.batch_id,
+            key=message.key,
+            outcome=ending.outcome,
+            size_bytes=message.size_bytes,
+            upload_seconds=time.monotonic() - began,
+        )
+        self._finish(message, ending, receipt, context)
+        return receipt
+
+    def _transfer(self, message: UploadFile) -> Ending:
+        path = self._spool.resolve(message.path)
+        if not path.exists():
+            return self._without_file(message, f"{message.path} is gone from the spool")
+        try:
+            outcome = self._store.put_file(
+                message.key,
+                path,
+                size_bytes=message.size_bytes,
+                checksum=message.checksum,
+                metadata={"worker": message.report.worker},
+            )
+        except DataError as error:
+            return self._without_file(message, str(error))
+        return after_put(outcome)
+
+    def _without_file(self, message: UploadFile, problem: str) -> Ending:
+        return without_file(problem, stored=self._store.head(message.key) is not None)
+
+    def _finish(
+        self, message: UploadFile, ending: Ending, receipt: UploadReceipt, context: JobContext
+    ) -> None:
+        """Add to the MULTI that ends the job: the progress, or the batch's new extraction."""
+        log = _log.bind(run=receipt.run_id, batch=receipt.batch_id, outcome=ending.outcome)
+        if ending.extract_again:
+            log.error(ending.remark)
+            context.follow_up(extract_request(message.batch))
+            return
+        if ending.remark:
+            log.warning(ending.remark)
+        else:
+            log.debug("uploaded", size_bytes=receipt.size_bytes, seconds=receipt.upload_seconds)
+
+        def count(pipeline: Pipeline) -> None:
+            note_stored(pipeline, message, receipt, self._wall_clock(), uploader=context.worker_name)
+
+        context.on_finish(count)
