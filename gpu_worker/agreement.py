@@ -63,10 +63,12 @@ def compare(ours: Floats, reference: Floats, *, median: bool) -> Agreement:
     assert ours.shape == reference.shape, (ours.shape, reference.shape)
     own, other = ours.astype(np.float64), reference.astype(np.float64)
     norms = np.linalg.norm(own, axis=-1), np.linalg.norm(other, axis=-1)
-    cosines = (own * other).sum(-1) / np.maximum(norms[0] * norms[1], _TINY)
+    # Values that are not finite give NaN, which agrees with nothing.
+    with np.errstate(invalid="ignore", over="ignore"):
+        cosines = (own * other).sum(-1) / np.maximum(norms[0] * norms[1], _TINY)
+        errors = np.linalg.norm(own - other, axis=-1) / np.maximum(norms[1], _TINY)
     # Two states of zeros (the embedding of a padding token may be one) are the same state.
     cosines[(norms[0] == 0) & (norms[1] == 0)] = 1.0
-    errors = np.linalg.norm(own - other, axis=-1) / np.maximum(norms[1], _TINY)
     middle = np.median if median else np.mean
     return Agreement(_floats(middle(cosines, axis=0)), _floats(middle(errors, axis=0)))
 

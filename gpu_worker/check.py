@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -24,8 +22,9 @@ from gpu_worker.bootstrap import use_device
 from gpu_worker.engine import check_weights, engine_key
 from gpu_worker.guards import state_names
 from gpu_worker.model import dtype_name, load_pretrained
+from gpu_worker.reference import Reference
 from gpu_worker.structure import dissect, text_config
-from gpu_worker.taps import is_mixture
+from gpu_worker.taps import Selection, is_mixture
 from hiddenfeed.errors import ConfigError, DataError
 from hiddenfeed.options import StoreOptions
 from hiddenfeed.reader import RunReader, Sample, open_run
@@ -112,12 +111,13 @@ def check(settings: Resolved, samples: int) -> CheckReport:
 
 def check_samples(reader: RunReader, samples: Sequence[Sample], model: nn.Module) -> CheckReport:
     """Compare these samples of a run with what `model`, whole, gives for each of them alone."""
-    reference = _Reference(model)
+    parts = dissect(model)
+    reference = Reference(model, parts)
+    compute_dtype = dtype_name(next(parts.blocks.parameters()).dtype)
     identity = reader.document.identity
-    tolerance = tolerance_for(
-        [identity.dtype, reference.dtype], median=is_mixture(text_config(reference.model))
-    )
-    pairs = [(reference.comparable(sample), reference.states(sample)) for sample in samples]
+    selection = Selection(identity.taps, identity.final_state)
+    tolerance = tolerance_for([identity.dtype, compute_dtype], median=is_mixture(text_config(model)))
+    pairs = [(_stored(sample), reference.states(_ids(sample), selection).cpu().numpy()) for sample in samples]
     if tolerance.median:
         # A token that went to other experts weighs much in a short sample, so all are taken together.
         pairs = [
@@ -130,7 +130,7 @@ def check_samples(reader: RunReader, samples: Sequence[Sample], model: nn.Module
         run_id=reader.run_id,
         model=reader.document.model,
         device=str(reference.device),
-        compute_dtype=reference.dtype,
+        compute_dtype=compute_dtype,
         dtype=identity.dtype,
         samples=[sample.sample_id for sample in samples],
         tokens=sum(len(sample) for sample in samples),
@@ -154,49 +154,6 @@ def describe(report: CheckReport) -> list[str]:
     return lines
 
 
-@dataclass
-class _Reference:
-    """The whole model and what it says of a sample."""
-
-    model: nn.Module
-
-    def __post_init__(self) -> None:
-        self._parts = dissect(self.model)
-        weight = next(self._parts.blocks.parameters())
-        self.device, self.dtype = weight.device, dtype_name(weight.dtype)
-
-    @torch.inference_mode()
-    def states(self, sample: Sample) -> Floats:
-        """float32 [n, K', H]; the state after the last block is there after the final norm."""
-        whole: Any = self.model
-        ids = torch.from_numpy(sample.input_ids.astype(np.int64))[None].to(self.device)
-        hidden = whole(input_ids=ids, output_hidden_states=True, use_cache=False).hidden_states
-        states = [hidden[tap][0] for tap in sample.taps]
-        if sample.raw_final is not None:
-            states.append(hidden[-1][0])
-        stacked: Floats = torch.stack(states, dim=1).float().cpu().numpy()
-        return stacked
-
-    @torch.inference_mode()
-    def comparable(self, sample: Sample) -> Floats:
-        """What is stored, float32 [n, K', H], normed where the reference is."""
-        states = list(np.moveaxis(sample.float32(), 1, 0))
-        if sample.taps[-1] == self._parts.num_blocks:
-            states[-1] = self._normed(states[-1])
-        if sample.raw_final is not None:
-            final = sample.final_float32()
-            states.append(self._normed(final) if sample.final_norm == "pre" else final)
-        return np.stack(states, axis=1)
-
-    def _normed(self, state: Floats) -> Floats:
-        if self._parts.norm is None:
-            return state
-        weight = next(self._parts.norm.parameters(), torch.empty(0))
-        normed = self._parts.norm(torch.from_numpy(state).to(self.device, weight.dtype))
-        array: Floats = normed.float().cpu().numpy()
-        return array
-
-
 def _states(names: Sequence[str], agreements: Sequence[Agreement], tolerance: Tolerance) -> list[StateCheck]:
     cosines = np.array([agreement.cosines for agreement in agreements]).min(axis=0)
     errors = np.array([agreement.errors for agreement in agreements]).max(axis=0)
@@ -209,6 +166,19 @@ def _states(names: Sequence[str], agreements: Sequence[Agreement], tolerance: To
         )
         for name, cosine, error in zip(names, cosines, errors, strict=True)
     ]
+
+
+def _ids(sample: Sample) -> torch.Tensor:
+    """int64 [1, n]"""
+    return torch.from_numpy(sample.input_ids.astype(np.int64))[None]
+
+
+def _stored(sample: Sample) -> Floats:
+    """float32 [n, K', H]"""
+    states = sample.float32()
+    if sample.raw_final is None:
+        return states
+    return np.concatenate([states, sample.final_float32()[:, None]], axis=1)
 
 
 def _positive(text: str) -> int:

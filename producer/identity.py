@@ -34,10 +34,11 @@ def identify(recipe: Recipe) -> RunIdentity:
     """
     model, data, plan = recipe.model, recipe.data, recipe.plan
     digests = hash_files(recipe.files)
+    recipe.check_unchanged()
     return RunIdentity(
         data=tuple(
-            InputFile(name=file.name, size_bytes=file.stat().st_size, blake2b=digest)
-            for file, digest in zip(recipe.files, digests, strict=True)
+            InputFile(name=file.name, size_bytes=size, blake2b=digest)
+            for file, (size, _), digest in zip(recipe.files, recipe.file_states, digests, strict=True)
         ),
         model=weights_identity(model.folder) if model.folder else model.name,
         model_revision=model.revision,

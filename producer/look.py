@@ -50,6 +50,8 @@ def status(settings: Resolved, arguments: argparse.Namespace) -> int:
     if proof is not None and not left:
         print(*proof_lines(proof, store.url), sep="\n")
         return 0
+    if not left:
+        print("proof      not written yet; `python -m producer wait` writes it")
     client = make_client(settings.group(RedisSettings))
     try:
         for line in _queue_lines(client, document.run_id):

@@ -94,7 +94,8 @@ class LossSpans:
                 raise RowError(
                     f"message {turn} (assistant) cannot be found in what the chat template makes; {_WAY_OUT}"
                 )
-            _check_said(conversation.messages[turn], turn, text[start:end])
+            if turn not in found:
+                _check_said(conversation.messages[turn], turn, text[start:end])
             spans.append((start, end))
         return RenderedChat(text, spans)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,15 +61,11 @@ def prepare(recipe: Recipe, folder: Path, console: Console) -> Prepared:
     Raises ConfigError if the data cannot be read, changes meanwhile, or leaves no sample, and if the
     disk under `folder` is full.
     """
-    before = _state_of(recipe.files)
     tokens_path, skipped_path = folder / "tokens.parquet", folder / "skipped.parquet"
     with _disk_full(folder), Spill(folder) as spill:
         with SkippedFile(skipped_path) as skipped:
             tally = _tokenise(recipe, spill, skipped, console)
-        if _state_of(recipe.files) != before:
-            raise ConfigError(
-                f"{recipe.data.data} was changed while it was read; start again when it is whole"
-            )
+        recipe.check_unchanged()
         if not tally.samples:
             raise ConfigError(_nothing_left(recipe, tally))
         spill.flush()
@@ -88,7 +84,7 @@ def _tokenise(recipe: Recipe, spill: Spill, skipped: SkippedFile, console: Conso
         console.say(f"reading {path.name}: {shape}")
 
     reader = RowReader(recipe.files, on_shape)
-    total, begun = sum(size for size, _ in _state_of(recipe.files)), time.monotonic()
+    total, begun = sum(size for size, _ in recipe.file_states), time.monotonic()
     for chunk in _chunks(reader):
         for result in maker.make(chunk):
             if isinstance(result, SkippedRow):
@@ -127,14 +123,6 @@ def _nothing_left(recipe: Recipe, tally: Tally) -> str:
     if not tally.rows:
         return f"{recipe.data.data} has no rows"
     return f"{recipe.data.data}: no sample is left of {tally.rows:,} rows; mostly: {tally.reasons()[0]}"
-
-
-def _state_of(files: Sequence[Path]) -> list[tuple[int, int]]:
-    """(size in bytes, time of the last change) of each file."""
-    try:
-        return [(stat.st_size, stat.st_mtime_ns) for stat in (file.stat() for file in files)]
-    except OSError as error:
-        raise ConfigError(f"{error.filename} cannot be read: {error.strerror}") from None
 
 
 @contextmanager

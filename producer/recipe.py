@@ -23,6 +23,8 @@ from producer.tokenizer import Tokenizer, load_tokenizer
 #: Says one line to the person who waits.
 Say = Callable[[str], None]
 
+FileState = tuple[int, int]
+
 _NAME_CHARACTERS = 60
 
 
@@ -33,6 +35,8 @@ class Recipe:
     data: DataSettings
     plan: PlanSettings
     files: Sequence[Path]
+    #: (size in bytes, time of the last change) of each file before anything was read of it.
+    file_states: Sequence[FileState]
     model: ModelFacts
     taps: Taps
     tokenizer: Tokenizer
@@ -66,6 +70,11 @@ class Recipe:
         slug = re.sub(r"[^A-Za-z0-9_-]+", "-", f"{model}-{data}").strip("-_")
         return slug[:_NAME_CHARACTERS].strip("-_") or "run"
 
+    def check_unchanged(self) -> None:
+        """Raises ConfigError if a data file is not what it was when the recipe was made."""
+        if states_of(self.files) != self.file_states:
+            raise ConfigError(f"{self.data.data} was changed while it was read; start again when it is whole")
+
     def sample_maker(self) -> SampleMaker:
         """A fresh maker of samples; it remembers the ids of one preparation."""
         spans = None
@@ -96,7 +105,15 @@ def make_recipe(data: DataSettings, plan: PlanSettings, say: Say) -> Recipe:
     pinned = f" at {model.revision[:12]}" if model.revision else ""
     say(f"model {data.model}{pinned}: {model.num_blocks} blocks of width {model.hidden_size}")
     say(f"taps {data.taps}: {taps.meaning}")
-    return Recipe(data, plan, files, model, taps, tokenizer, template)
+    return Recipe(data, plan, files, states_of(files), model, taps, tokenizer, template)
+
+
+def states_of(files: Sequence[Path]) -> list[FileState]:
+    """Size and time of the last change of each file; raises ConfigError if one is gone."""
+    try:
+        return [(stat.st_size, stat.st_mtime_ns) for stat in (file.stat() for file in files)]
+    except OSError as error:
+        raise ConfigError(f"{error.filename} cannot be read: {error.strerror}") from None
 
 
 def _template(data: DataSettings, tokenizer: Tokenizer) -> ChatTemplate | None:

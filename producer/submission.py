@@ -233,11 +233,13 @@ def retry_failed(client: redis.Redis, run_id: str) -> int:
 
 
 def failures(client: redis.Redis, run_id: str) -> list[str]:
-    """`batch 12: why` for every failed job of a run."""
+    """`extract batch 12 of …: why` for every failed job of a run, in batch order."""
     jobs = list(failed_jobs(client, extract_queue_name(run_id), _FAILURES_SHOWN))
     for queue in _upload_queues(client):
         jobs += [job for job in failed_jobs(client, queue, _FAILURES_SHOWN) if _is_of(job.job_id, run_id)]
-    return sorted(f"{job.description.partition(':')[0]}: {job.error or 'no reason is known'}" for job in jobs)
+    # Ids are padded with zeros, so they sort in batch order.
+    jobs.sort(key=lambda job: job.job_id)
+    return [f"{job.description.partition(':')[0]}: {job.error or 'no reason is known'}" for job in jobs]
 
 
 def _failed_uploads(client: redis.Redis, run_id: str) -> dict[str, list[str]]:
@@ -256,4 +258,4 @@ def _upload_queues(client: redis.Redis) -> list[str]:
 
 
 def _is_of(job_id: str, run_id: str) -> bool:
-    return job_id.startswith(upload_job_id(run_id, 0)[:-6])
+    return job_id.rpartition("-")[0] == upload_job_id(run_id, 0).rpartition("-")[0]

@@ -44,10 +44,18 @@ class Tokenizer:
         return sorted({*(token for token in added if token in template), *self.special_tokens.values()})
 
     def chat_template(self) -> str | None:
-        """The template's text, the default one where there are several; None if there is none."""
+        """The template's text, the default one where there are several; None if there is none.
+
+        Raises ConfigError if there are several without a default.
+        """
         if not self._pretrained.chat_template:
             return None
-        return str(self._pretrained.get_chat_template())
+        try:
+            return str(self._pretrained.get_chat_template())
+        except ValueError:
+            raise ConfigError(
+                "the model's tokenizer has several chat templates and none is the default; give one with --chat-template"
+            ) from None
 
     def encode_chats(self, texts: Sequence[str], spans: Sequence[Sequence[Span]]) -> list[tuple[Ids, Mask]]:
         """Ids and masks of rendered conversations; only what the template wrote is there, so no BOS is added."""

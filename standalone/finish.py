@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from common.run_state import Progress
 from hiddenfeed.errors import DataError, PermanentError
 from hiddenfeed.proof import Proof, load_proof
-from hiddenfeed.reader import RunReader
-from hiddenfeed.store import Store
 from standalone import report
 from standalone.display import Display
 from standalone.surroundings import Surroundings
@@ -55,7 +53,7 @@ def finish_run(
         checked = check_sample(ending.run_id, environ)
     timeline.end()
     display.clear()
-    for line in _report(ending, proof, store, surroundings, checked, timeline):
+    for line in _report(ending, proof, surroundings, checked, timeline):
         display.say(line)
     return 0
 
@@ -81,7 +79,6 @@ def check_sample(run_id: str, environ: Mapping[str, str]) -> list[str]:
 def _report(
     ending: Ending,
     proof: Proof,
-    store: Store,
     surroundings: Surroundings,
     checked: list[str],
     timeline: Timeline,
@@ -98,6 +95,5 @@ def _report(
         lines += [report.row("checked" if number == 0 else "", text) for number, text in enumerate(checked)]
         lines.append(report.time_line(timeline.parts()))
     url = f"{surroundings.store_url.rstrip('/')}/{proof.run_id}"
-    first = RunReader(store, proof.run_id).sample_ids[:1]
     home = surroundings.home.path if surroundings.s3 else None
-    return lines + report.place_lines(url, home, first[0] if first else None)
+    return lines + report.place_lines(url, home)

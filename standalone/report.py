@@ -53,24 +53,22 @@ def time_line(parts: Mapping[str, float]) -> str:
     return row("time", f"{short_duration(sum(parts.values()))}: {shown}")
 
 
-def place_lines(url: str, home: Path | None, sample_id: str | None) -> list[str]:
+def place_lines(url: str, home: Path | None) -> list[str]:
     """Where the run is and commands that read it; `home` if its servers are needed for that."""
-    python = shown_python()
-    prefix = (
-        f"{python} -m standalone exec --home {shlex.quote(shown_path(home))} -- python" if home else python
-    )
-    where = f"{url}, in the S3 server of {shown_path(home)}" if home else url
-    lines = [row("where", where), row("read", f"{prefix} -m hiddenfeed show {shlex.quote(url)}")]
-    if sample_id is not None:
-        lines.append(row("", f"{prefix} -m hiddenfeed sample {shlex.quote(url)} {shlex.quote(sample_id)}"))
-    if home:
-        lines.append(
-            row(
-                "",
-                f"{python} -m standalone serve --home {shlex.quote(shown_path(home))}   # the servers and the monitor's page",
-            )
-        )
-    return lines
+    python, quoted = shown_python(), shlex.quote(url)
+    if home is None:
+        return [
+            row("where", url),
+            row("read", f"{python} -m hiddenfeed show {quoted}"),
+            row("", f"{python} -m hiddenfeed sample {quoted} --position 0"),
+        ]
+    inside = f"{python} -m standalone exec --home {shlex.quote(shown_path(home))} -- python -m hiddenfeed"
+    return [
+        row("where", f"{url}, in the S3 server of {shown_path(home)}"),
+        row("read", f"{inside} show {quoted}"),
+        row("", f"{inside} sample {quoted} --position 0"),
+        row("", f"{python} -m standalone serve --home {shlex.quote(shown_path(home))}"),
+    ]
 
 
 def shown_python() -> str:

@@ -14,6 +14,8 @@ from common.run_state import Progress, RunRecord, get_run, read_progress
 from common.settings.catalogue import DataSettings, QueueSettings, RedisSettings, StandaloneSettings
 from common.settings.resolve import Resolved
 from hiddenfeed.errors import ConfigError, DataError, HiddenfeedError, PermanentError, TransientError
+from hiddenfeed.inventory import completion_gaps, load_document
+from hiddenfeed.store import Store
 from standalone import roles
 from standalone.display import Display
 from standalone.finish import Ending, finish_run
@@ -49,6 +51,7 @@ class Runner:
         self.progress: Progress | None = None
         #: Whether there was work for anybody but the producer.
         self.worked = False
+        self._store: Store | None = None
         self._stop = StopRequest()
         self._supervisor = Supervisor(home)
         self._meter = Meter()
@@ -78,6 +81,7 @@ class Runner:
 
     def _run_in(self, surroundings: Surroundings) -> int:
         surroundings.write_environment_file()
+        self._store = surroundings.open_store()
         self.timeline.begin("preparing")
         environ = self._environment(surroundings)
         with make_client(RedisSettings(redis_url=surroundings.redis_url)) as client:
@@ -118,25 +122,31 @@ class Runner:
         """See where the run stands, say it, and start the workers once there is work."""
         if self.run_id is None:
             self.run_id = announced_run(self._supervisor.output(_PRODUCER))
+        if self.run_id is None:
+            self.display.status(f"preparing the run ({short_duration(self.timeline.elapsed_seconds)})")
+            return
         try:
-            if self.run_id is not None and self.record is None:
-                self.record = get_run(client, self.run_id)
-            if self.record is None:
-                self.display.status(f"preparing the run ({short_duration(self.timeline.elapsed_seconds)})")
-                return
-            if not self.worked and self._supervisor.running(_PRODUCER):
-                self._start_workers(self.record.run_id, environ)
-            self.progress = read_progress(client, self.record.run_id)
-            extract = queue_counts(client, extract_queue_name(self.record.run_id))
+            if not self.worked and self._supervisor.running(_PRODUCER) and self._has_work():
+                self._start_workers(self.run_id, environ)
+            self.record = get_run(client, self.run_id) or self.record
+            progress = read_progress(client, self.run_id)
+            extract = queue_counts(client, extract_queue_name(self.run_id))
             upload = queue_counts(client, upload_queue_name(surroundings.places.spool))
         except TransientError as error:
             self.display.status(str(error))
             return
-        self._mark(self.record, self.progress, extract)
-        rate = self._meter.rate(time.monotonic(), self.progress.tokens)
-        self.display.status(
-            progress_line(self.record, self.progress, extract, upload, rate, self._supervisor.trouble)
-        )
+        self.progress = progress
+        if self.worked and self.record is not None:
+            self._mark(self.record, progress, extract)
+            rate = self._meter.rate(time.monotonic(), progress.tokens)
+            trouble = self._supervisor.trouble
+            self.display.status(progress_line(self.record, progress, extract, upload, rate, trouble))
+
+    def _has_work(self) -> bool:
+        """Whether the store lacks a batch of the run: if not, no model is loaded for it."""
+        assert self.run_id is not None
+        assert self._store is not None
+        return bool(completion_gaps(self._store, load_document(self._store, self.run_id)))
 
     def _start_workers(self, run_id: str, environ: dict[str, str]) -> None:
         """Start all who work on the run; the GPU workers on no other."""
@@ -153,8 +163,6 @@ class Runner:
 
     def _mark(self, record: RunRecord, progress: Progress, extract: QueueCounts) -> None:
         """Tell the timeline where the run is."""
-        if not self.worked:
-            return
         if progress.batches >= record.batches:
             self.timeline.begin("proof")
         elif self.timeline.current == "extracting" or extract.started:

@@ -75,7 +75,9 @@ QWEN3 = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 #: As above, and the generation prompt opens the block of thoughts, which earlier turns do not have.
-QWEN35 = QWEN3.replace("{{ '<|im_start|>assistant\n' }}{% endif %}", "{{ '<|im_start|>assistant\n<think>\n' }}{% endif %}")
+QWEN35 = QWEN3.replace(
+    "{{ '<|im_start|>assistant\n' }}{% endif %}", "{{ '<|im_start|>assistant\n<think>\n' }}{% endif %}"
+)
 #: Forgets all but the last two messages.
 FORGETFUL = CHATML.replace("for message in messages", "for message in messages[-2:]")
 
@@ -98,9 +100,9 @@ def _core() -> str:
     return core.to_str()
 
 
-def pretrained(chat_template: str | None = None) -> PreTrainedTokenizerFast:
+def pretrained(chat_template: str | None = None) -> Any:
     """A byte-level BPE tokenizer that adds <s>; its vocabulary is below VOCABULARY."""
-    tokenizer = PreTrainedTokenizerFast(
+    tokenizer: Any = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=Core.from_str(_core()), bos_token="<s>", eos_token="</s>"
     )
     tokenizer.chat_template = chat_template
@@ -122,7 +124,9 @@ def write_model_folder(folder: Path, chat_template: str | None = CHATML, **confi
     """A folder with a configuration, a tokenizer and a file where weights would be."""
     folder.mkdir(parents=True, exist_ok=True)
     sizes = {"hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "vocab_size": VOCABULARY}
-    (folder / "config.json").write_text(json.dumps({"model_type": "llama", **sizes, "intermediate_size": 48, **config}))
+    (folder / "config.json").write_text(
+        json.dumps({"model_type": "llama", **sizes, "intermediate_size": 48, **config})
+    )
     (folder / "model.safetensors").write_bytes(b"these are the weights")
     pretrained(chat_template).save_pretrained(folder)
     return folder

@@ -137,11 +137,14 @@ def make_model(architecture: str, dtype: torch.dtype = torch.float32, seed: int 
         loader = tf.AutoModelForImageTextToText
     torch.manual_seed(seed)
     model: nn.Module = loader.from_config(config)
-    # The usual initialisation leaves blocks that hardly change their input: an off-by-one would not show.
+    # The usual initialisation leaves blocks that hardly change their input, so that an off-by-one would
+    # not show, and norms of ones, of which one too much would not.
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.dim() >= 2 and "embed" not in name:
                 weight.normal_(0.0, 0.25)
+            elif "norm" in name or "ln_" in name:
+                weight.add_(torch.empty_like(weight).uniform_(-0.4, 0.4))
     return model.eval().to(dtype)
 
 

@@ -82,6 +82,7 @@ class Worker:
         self._queue: str | None = None
         self._served: set[str] = set()
         self._popped: Popped | None = None
+        self._returned_in_a_row = 0
 
     def run(self) -> int:
         """Serve until a signal or `stop`; returns the process's exit code."""
@@ -147,6 +148,11 @@ class Worker:
 
     def _ready(self) -> bool:
         """True if a job may be taken from `self._queue`; else says why not and waits for a poll."""
+        if self._returned_in_a_row:
+            # What its handler gave back would be popped again at once, and given back, and popped again.
+            self._shutdown.requested.wait(
+                min(self._settings.poll_seconds, 0.025 * 2 ** min(self._returned_in_a_row, 10))
+            )
         why_not = self._may_take()
         queue = self._queue if why_not else self._choose(self._queue)
         if queue != self._queue:
@@ -233,6 +239,7 @@ class Worker:
         if standing is Standing.LOST:
             self._lose(slot)
         elif standing is not None:
+            self._returned_in_a_row = self._returned_in_a_row + 1 if isinstance(verdict, Return) else 0
             seconds = time.monotonic() - slot.started
             self._presence.count(failed=isinstance(verdict, Fail), seconds=seconds)
             _say(slot, verdict, seconds)

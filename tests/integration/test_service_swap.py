@@ -11,7 +11,7 @@ import redis
 import torch
 
 from common.hub import local_folder
-from common.queues import enqueue, extract_queue_name, extract_request
+from common.queues import drop_queue, enqueue, extract_queue_name, extract_request
 from common.run_state import RunRecord, register_run
 from common.settings.catalogue import ExtractSettings, QueueSettings
 from common.worker import GiveBack
@@ -167,6 +167,7 @@ def test_run_that_cannot_be_served_is_passed_over_for_a_while(
     clock.now += RETRY_SECONDS - 1
     assert chooser.choose_queue(None) == extract_queue_name(good.run_id)
     clock.now += 2
+    drop_queue(redis_client, extract_queue_name(good.run_id))
     assert chooser.choose_queue(None) == extract_queue_name(broken.run_id)
     both.close()
 

@@ -38,7 +38,9 @@ TALK: Messages = [
 SYSTEM = {"role": "system", "content": "be nice"}
 
 
-def said(template: str, messages: Messages, mode: LossMode = "assistant", tools: list[Any] | None = None) -> list[str]:
+def said(
+    template: str, messages: Messages, mode: LossMode = "assistant", tools: list[Any] | None = None
+) -> list[str]:
     """The text of each span."""
     chat = loss_spans(template, mode).find(Conversation(messages, tools))
     return [chat.text[start:end] for start, end in chat.spans]
@@ -121,11 +123,15 @@ def test_the_text_is_that_of_transformers(template: str) -> None:
     assert loss_spans(template).find(Conversation(TALK)).text == theirs
 
 
-CONTENT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\ufdd0\ufdd1"), min_size=1).filter(str.strip)
+CONTENT = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\ufdd0\ufdd1"), min_size=1
+).filter(str.strip)
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(CONTENT, CONTENT), min_size=1, max_size=4), st.sampled_from([CHATML, LLAMA3, MISTRAL]))
+@given(
+    st.lists(st.tuples(CONTENT, CONTENT), min_size=1, max_size=4), st.sampled_from([CHATML, LLAMA3, MISTRAL])
+)
 def test_what_is_masked_is_what_the_assistant_said(turns: list[tuple[str, str]], template: str) -> None:
     messages = [message for question, answer in turns for message in (user(question), bot(answer))]
     end = {CHATML: "<|im_end|>", LLAMA3: "<|eot_id|>", MISTRAL: "</s>"}[template]
@@ -135,7 +141,9 @@ def test_what_is_masked_is_what_the_assistant_said(turns: list[tuple[str, str]],
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(st.tuples(CONTENT, CONTENT), min_size=1, max_size=4), st.sampled_from([CHATML, LLAMA3, MISTRAL]))
+@given(
+    st.lists(st.tuples(CONTENT, CONTENT), min_size=1, max_size=4), st.sampled_from([CHATML, LLAMA3, MISTRAL])
+)
 def test_substitution_and_prefixes_find_the_same(turns: list[tuple[str, str]], template: str) -> None:
     messages = [message for question, answer in turns for message in (user(question), bot(answer))]
     finder, conversation = loss_spans(template), Conversation(messages)
@@ -152,7 +160,10 @@ def test_substitution_and_prefixes_find_the_same(turns: list[tuple[str, str]], t
 def test_an_assistant_may_begin_and_a_user_may_end() -> None:
     messages = [bot("hello there"), user("hi"), bot("how are you"), user("fine")]
     for template in (CHATML, LLAMA3, MISTRAL):
-        assert [span.strip().partition("<")[0] for span in said(template, messages)] == ["hello there", "how are you"]
+        assert [span.strip().partition("<")[0] for span in said(template, messages)] == [
+            "hello there",
+            "how are you",
+        ]
 
 
 def test_two_turns_in_a_row_are_two_spans() -> None:
@@ -169,7 +180,9 @@ def test_words_of_a_user_that_look_like_markup_are_not_masked() -> None:
 def test_an_answer_repeated_by_the_user_is_found_in_its_own_place() -> None:
     chat = loss_spans(LLAMA3).find(Conversation([user("yes"), bot("yes"), user("yes"), bot("yes")]))
     header = "<|start_header_id|>assistant<|end_header_id|>\n\n"
-    assert [chat.text[start - len(header) : end] for start, end in chat.spans] == [f"{header}yes<|eot_id|>"] * 2
+    assert [chat.text[start - len(header) : end] for start, end in chat.spans] == [
+        f"{header}yes<|eot_id|>"
+    ] * 2
 
 
 def test_thoughts_of_the_last_turn_are_generated() -> None:
@@ -185,7 +198,10 @@ def test_calls_of_tools_are_generated() -> None:
     # Alone, or in mid-conversation, this template adds a block of thoughts to the last turn only.
     plain = QWEN3.replace("{% if message.role == 'assistant' and loop.last %}", "{% if false %}")
     spans = said(plain, [user("q"), call, {"role": "tool", "content": "found"}, bot("done")])
-    assert spans == ['\n<tool_call>\n{"name": "find", "arguments": {"x": 1}}\n</tool_call><|im_end|>', "done<|im_end|>"]
+    assert spans == [
+        '\n<tool_call>\n{"name": "find", "arguments": {"x": 1}}\n</tool_call><|im_end|>',
+        "done<|im_end|>",
+    ]
 
 
 # --- rows that get no mask ---
@@ -212,7 +228,10 @@ def test_thoughts_that_the_template_drops_are_refused(template: str) -> None:
 
 
 def test_a_marked_template_that_drops_what_was_said_is_refused() -> None:
-    dropping = CHATML_MARKED.replace("{{ message.content + '<|im_end|>' }}{% endgen", "{{ message.content.split('</think>')[-1] + '<|im_end|>' }}{% endgen")
+    dropping = CHATML_MARKED.replace(
+        "{{ message.content + '<|im_end|>' }}{% endgen",
+        "{{ message.content.split('</think>')[-1] + '<|im_end|>' }}{% endgen",
+    )
     text = refusal(dropping, [user("q"), bot("<think>because</think>so")])
     assert "the chat template leaves out part of message 1 (assistant), from 'because'" in text
 
@@ -236,15 +255,15 @@ def test_what_the_template_refuses_is_the_reason() -> None:
 
 
 def test_marks_that_do_not_match_turns_give_no_last_turn() -> None:
-    half = CHATML_MARKED.replace("message.role == 'assistant'", "message.role == 'assistant' and loop.index0 > 2")
+    half = CHATML_MARKED.replace(
+        "message.role == 'assistant'", "message.role == 'assistant' and loop.index0 > 2"
+    )
     assert "marks 1 spans for 2 assistant's turns" in refusal(half, TALK, "last-turn")
     assert "leaves out part of message 1" in refusal(half, TALK)
 
 
 def test_a_template_that_rewrites_what_it_marks_is_refused() -> None:
-    trimming = (
-        "{% set block %}{% generation %}{{ messages[1].content }}{% endgeneration %}{% endset %}{{ block | length }}{{ block }}"
-    )
+    trimming = "{% set block %}{% generation %}{{ messages[1].content }}{% endgeneration %}{% endset %}{{ block | length }}{{ block }}"
     assert "changes what {% generation %} encloses" in refusal(trimming, TALK[:2])
 
 

@@ -14,7 +14,9 @@ from producer.plan import MIN_BATCHES, Plan, PlanLimits, _costs, batch_count, by
 
 Lengths = npt.NDArray[np.int64]
 
-LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=400).map(lambda values: np.array(values, np.int64))
+LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=400).map(
+    lambda values: np.array(values, np.int64)
+)
 LIMITS = st.builds(
     PlanLimits,
     micro_batch_tokens=st.integers(1, 600),
@@ -27,7 +29,10 @@ LIMITS = st.builds(
 def micro_batches(plan: Plan, batch_id: int) -> list[Lengths]:
     """Lengths of the samples of each micro-batch of a batch, in file order."""
     batch = plan.batch(batch_id)
-    return [plan.lengths[batch.samples[batch.micro_batches == micro]] for micro in range(batch.micro_batches[-1] + 1)]
+    return [
+        plan.lengths[batch.samples[batch.micro_batches == micro]]
+        for micro in range(batch.micro_batches[-1] + 1)
+    ]
 
 
 @settings(max_examples=200, deadline=None)
@@ -37,7 +42,9 @@ def test_every_sample_is_in_exactly_one_batch(lengths: Lengths, limits: PlanLimi
     placed = np.concatenate([plan.batch(batch_id).samples for batch_id in range(plan.batches)])
     assert sorted(placed.tolist()) == list(range(len(lengths)))
     assert all(len(plan.batch(batch_id).samples) for batch_id in range(plan.batches))
-    assert plan.tokens == sum(plan.batch(batch_id).tokens for batch_id in range(plan.batches)) == lengths.sum()
+    assert (
+        plan.tokens == sum(plan.batch(batch_id).tokens for batch_id in range(plan.batches)) == lengths.sum()
+    )
 
 
 @settings(max_examples=200, deadline=None)
@@ -53,7 +60,9 @@ def test_micro_batches_keep_their_budget_and_are_sorted(lengths: Lengths, limits
             assert size <= limits.micro_batch_tokens or len(micro) == 1
             padded, count = padded + size, count + 1
         # Longest first, and no micro-batch split or empty.
-        assert [int(micro[0]) for micro in micros] == sorted((int(micro[0]) for micro in micros), reverse=True)
+        assert [int(micro[0]) for micro in micros] == sorted(
+            (int(micro[0]) for micro in micros), reverse=True
+        )
         assert plan.batch(batch_id).longest == micros[0][0]
     assert (plan.padded_tokens, plan.micro_batches) == (padded, count)
     assert 0 <= plan.waste < 1
@@ -107,7 +116,10 @@ def test_a_plan_of_known_lengths_never_changes() -> None:
     assert (plan.micro_batches, plan.batches, plan.padded_tokens) == (70, 31, 3106)
     assert plan.batch(1).samples.tolist() == [32, 103, 30, 80, 7, 57]
     arrays = (plan.order, plan.micro_starts, plan.batch_starts)
-    assert hashlib.blake2b(b"".join(array.tobytes() for array in arrays), digest_size=8).hexdigest() == "8333f0ed81fe39e1"
+    assert (
+        hashlib.blake2b(b"".join(array.tobytes() for array in arrays), digest_size=8).hexdigest()
+        == "8333f0ed81fe39e1"
+    )
     other = make_plan(lengths, PlanLimits(micro_batch_tokens=60, batch_tokens=100, hidden_size=64, seed=8))
     assert other.order.tolist() != plan.order.tolist()
 
@@ -131,7 +143,9 @@ def test_a_small_run_still_gets_several_files() -> None:
     assert 39_000 < demo.tokens < 42_000
     assert demo.batches >= 20
     # Files as large as asked for would be one; workers would stand idle.
-    large = make_plan(lengths, PlanLimits(micro_batch_tokens=1024, batch_tokens=10**7, hidden_size=576, seed=0))
+    large = make_plan(
+        lengths, PlanLimits(micro_batch_tokens=1024, batch_tokens=10**7, hidden_size=576, seed=0)
+    )
     assert large.batches == MIN_BATCHES
 
 

@@ -46,7 +46,9 @@ def conversations(count: int, seed: int = 0) -> list[dict[str, Any]]:
         {
             "id": f"c{row}",
             "messages": [
-                {"role": role, "content": words()} for _ in range(random.integers(1, 4)) for role in ("user", "assistant")
+                {"role": role, "content": words()}
+                for _ in range(random.integers(1, 4))
+                for role in ("user", "assistant")
             ],
         }
         for row in range(count)
@@ -54,7 +56,9 @@ def conversations(count: int, seed: int = 0) -> list[dict[str, Any]]:
 
 
 def write_rows(path: Path, rows: list[Any]) -> Path:
-    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows), encoding="utf-8")
+    path.write_text(
+        "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows), encoding="utf-8"
+    )
     return path
 
 
@@ -68,7 +72,11 @@ def quiet() -> Console:
 
 
 def recipe_of(data: Path, model: Path, **settings: Any) -> Recipe:
-    plan = {name: settings.pop(name) for name in ("micro_batch_tokens", "target_file_bytes", "seed") if name in settings}
+    plan = {
+        name: settings.pop(name)
+        for name in ("micro_batch_tokens", "target_file_bytes", "seed")
+        if name in settings
+    }
     return make_recipe(
         DataSettings(**{"data": str(data), "model": str(model), "taps": "1,3", **settings}),
         PlanSettings(**{"micro_batch_tokens": 512, "target_file_bytes": 100_000, **plan}),
@@ -116,7 +124,9 @@ def test_tokens_are_those_of_transformers(tmp_path: Path, model: Path) -> None:
         source = rows[row["source_row"]]
         assert row["sample_id"] == source["id"]
         assert row["input_ids"] == tokenizer.apply_chat_template(source["messages"])["input_ids"]
-        predicted = tokenizer.decode([token for token, mask in zip(row["input_ids"], row["loss_mask"], strict=True) if mask])
+        predicted = tokenizer.decode(
+            [token for token, mask in zip(row["input_ids"], row["loss_mask"], strict=True) if mask]
+        )
         answers = [message["content"] for message in source["messages"] if message["role"] == "assistant"]
         assert predicted == "".join(f"{answer}<|im_end|>" for answer in answers)
     assert prepared.summary.tokens == sum(len(row["input_ids"]) for row in found)
@@ -143,15 +153,27 @@ def test_the_file_is_laid_out_as_planned(tmp_path: Path, model: Path) -> None:
             members = [length for length, place in zip(lengths, micros, strict=True) if place == micro]
             assert members == sorted(members, reverse=True)
             assert len(members) * members[0] <= 512 or len(members) == 1
-        assert (manifest.batch_id, manifest.row_group, manifest.tokens) == (batch_id, batch_id, "r-1/tokens.parquet")
-        assert (manifest.samples, manifest.tokens_total, manifest.longest) == (len(lengths), sum(lengths), max(lengths))
+        assert (manifest.batch_id, manifest.row_group, manifest.tokens) == (
+            batch_id,
+            batch_id,
+            "r-1/tokens.parquet",
+        )
+        assert (manifest.samples, manifest.tokens_total, manifest.longest) == (
+            len(lengths),
+            sum(lengths),
+            max(lengths),
+        )
         longest = max(longest, *lengths)
     assert manifests[0].longest == longest == prepared.summary.longest
     assert len(file.read_row_group(0)["input_ids"][0]) == longest
 
 
-def test_manifests_of_a_footer_larger_than_the_first_read(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    prepared = prepared_in(tmp_path / "out", recipe_of(write_rows(tmp_path / "d.jsonl", conversations(100)), model))
+def test_manifests_of_a_footer_larger_than_the_first_read(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared = prepared_in(
+        tmp_path / "out", recipe_of(write_rows(tmp_path / "d.jsonl", conversations(100)), model)
+    )
     store = MemoryStore()
     store.write(tokens_key("r-1"), prepared.tokens_path.read_bytes())
     expected = read_manifests(store, "r-1")
@@ -179,12 +201,19 @@ def test_twice_the_same_data_gives_twice_the_same_bytes(tmp_path: Path, model: P
     assert first.skipped_path.read_bytes() == second.skipped_path.read_bytes()
     other = prepared_in(tmp_path / "three", recipe_of(data, model, seed=1))
     assert first.tokens_path.read_bytes() != other.tokens_path.read_bytes()
-    assert sorted(row["sample_id"] for row in rows_of(first)) == sorted(row["sample_id"] for row in rows_of(other))
+    assert sorted(row["sample_id"] for row in rows_of(first)) == sorted(
+        row["sample_id"] for row in rows_of(other)
+    )
 
 
 def test_rows_of_every_kind_over_several_files(tmp_path: Path, model: Path) -> None:
-    write_rows(tmp_path / "1.jsonl", [{"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}])
-    write_rows(tmp_path / "2.jsonl", [{"input_ids": [5, 6, 7], "labels": [-100, 6, 7]}, {"input_ids": [9999]}])
+    write_rows(
+        tmp_path / "1.jsonl",
+        [{"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}],
+    )
+    write_rows(
+        tmp_path / "2.jsonl", [{"input_ids": [5, 6, 7], "labels": [-100, 6, 7]}, {"input_ids": [9999]}]
+    )
     said: list[str] = []
     recipe = recipe_of(tmp_path / "*.jsonl", model)
     console = quiet()
@@ -205,7 +234,10 @@ def test_what_is_said_of_it(tmp_path: Path, model: Path) -> None:
     prepared = prepared_in(tmp_path / "out", recipe)
     lines = tally_lines(prepared.tally)
     assert lines[0].startswith("54 rows: ")
-    assert any(line.startswith("skipped: 3 × line 51 is not JSON") and "(first: row 50 of data.jsonl)" in line for line in lines)
+    assert any(
+        line.startswith("skipped: 3 × line 51 is not JSON") and "(first: row 50 of data.jsonl)" in line
+        for line in lines
+    )
     assert any("were longer than --max-length and lost their end" in line for line in lines)
     plan = plan_lines(recipe, prepared)
     assert f"{prepared.plan.batches} batch files of " in plan[1]
@@ -213,7 +245,9 @@ def test_what_is_said_of_it(tmp_path: Path, model: Path) -> None:
 
 
 def test_reasons_are_counted_without_their_particulars() -> None:
-    assert general_reason("line 51: id 'a' has 1001 characters") == general_reason("line 7: id 'bc' has 2 characters")
+    assert general_reason("line 51: id 'a' has 1001 characters") == general_reason(
+        "line 7: id 'bc' has 2 characters"
+    )
 
 
 # --- bad input ---
@@ -225,12 +259,20 @@ def test_reasons_are_counted_without_their_particulars() -> None:
         ([], "has no rows"),
         (["", "  "], "has no rows"),
         (["{", "{"], "no sample is left of 2 rows; mostly: 2 × line 1 is not JSON"),
-        ([{"text": "x"}], "no sample is left of 1 rows; mostly: 1 × plain text has no assistant's turns; --loss-mask all"),
+        (
+            [{"text": "x"}],
+            "no sample is left of 1 rows; mostly: 1 × plain text has no assistant's turns; --loss-mask all",
+        ),
         ([{"input_ids": [1, 2]}], "mostly: 1 × input_ids came without loss_mask or labels"),
-        ([{"prompt": "x"}], "mostly: 1 × line 1 has none of messages, conversations, input_ids, text; it has prompt"),
+        (
+            [{"prompt": "x"}],
+            "mostly: 1 × line 1 has none of messages, conversations, input_ids, text; it has prompt",
+        ),
     ],
 )
-def test_data_that_leaves_nothing_is_an_error(tmp_path: Path, model: Path, rows: list[Any], message: str) -> None:
+def test_data_that_leaves_nothing_is_an_error(
+    tmp_path: Path, model: Path, rows: list[Any], message: str
+) -> None:
     recipe = recipe_of(write_rows(tmp_path / "data.jsonl", rows), model)
     with pytest.raises(ConfigError) as caught:
         prepared_in(tmp_path / "out", recipe)
@@ -258,7 +300,7 @@ def test_a_full_disk_is_an_error_that_names_the_way_out(
 
     monkeypatch.setattr(Spill, "append", full)
     recipe = recipe_of(write_rows(tmp_path / "data.jsonl", conversations(5)), model)
-    with pytest.raises(ConfigError, match="the disk under .* is full; set TMPDIR"):
+    with pytest.raises(ConfigError, match=r"the disk under .* is full; set TMPDIR"):
         prepared_in(tmp_path / "out", recipe)
 
 
@@ -302,7 +344,9 @@ def _configured(folder: Path, **config: Any) -> None:
         (lambda folder: (folder / "tokenizer.json").write_text("{}"), "the tokenizer of model"),
     ],
 )
-def test_model_folders_that_lack_something(tmp_path: Path, damage: Callable[[Path], None], message: str) -> None:
+def test_model_folders_that_lack_something(
+    tmp_path: Path, damage: Callable[[Path], None], message: str
+) -> None:
     folder = write_model_folder(tmp_path / "model")
     damage(folder)
     with pytest.raises(ConfigError) as caught:
@@ -317,7 +361,9 @@ def test_a_template_file_takes_the_place_of_the_models_own(tmp_path: Path) -> No
     with pytest.raises(ConfigError, match="no chat template: give one with --chat-template FILE"):
         prepared_in(tmp_path / "without", recipe_of(data, model))
     (tmp_path / "mine.jinja").write_text(CHATML)
-    prepared = prepared_in(tmp_path / "with", recipe_of(data, model, chat_template=str(tmp_path / "mine.jinja")))
+    prepared = prepared_in(
+        tmp_path / "with", recipe_of(data, model, chat_template=str(tmp_path / "mine.jinja"))
+    )
     assert prepared.summary.samples == 3
 
 
@@ -325,10 +371,17 @@ def test_a_template_file_takes_the_place_of_the_models_own(tmp_path: Path) -> No
 
 
 def test_the_workplace_is_removed_whatever_happens() -> None:
-    with pytest.raises(KeyboardInterrupt), workplace() as folder:
-        (folder / "x").write_text("x")
-        raise KeyboardInterrupt
-    assert not folder.exists()
+    made: list[Path] = []
+
+    def interrupted() -> None:
+        with workplace() as folder:
+            made.append(folder)
+            (folder / "x").write_text("x")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert not made[0].exists()
 
 
 def test_what_a_killed_preparation_left_is_swept_and_a_living_one_is_not(

@@ -25,6 +25,7 @@ from hiddenfeed.proof import Proof, completion_gaps, finish, load_proof, prove
 from hiddenfeed.store import Store
 from hiddenfeed.store.directory import DirectoryStore
 from hiddenfeed.store.memory import MemoryStore
+from hiddenfeed.verify import verify
 from tests.synthetic_run import synthetic_run
 
 
@@ -131,6 +132,7 @@ def test_a_stale_index_and_proof_are_replaced(store: Store, stale: bytes) -> Non
     assert former.quarantined == 4
     assert (proof.stored, proof.quarantined) == (12, 0)
     assert load_proof(store, run.run_id) == proof
+    assert verify(store, run.run_id, deep=True).proof == proof
 
 
 def test_index_and_quarantine_say_where_every_sample_is(store: Store, tmp_path: Path) -> None:

@@ -314,3 +314,16 @@ def test_heads_are_kept_up_to_a_limit_and_the_last_one_always() -> None:
                 head = heads.get(batch, infos[run.key(batch)], lambda header: None)
                 assert np.array_equal(head.tensors["sample_index"], run.tensors(batch)["sample_index"])
             assert len(store.reads) == expected
+
+
+def test_a_batch_extracted_after_the_proof_is_read_once_the_run_is_finished_again() -> None:
+    store, run = MemoryStore(), synthetic_run()
+    run.write(store, quarantined=[1])
+    finish(store, run.run_id)
+    store.write(run.key(1), run.batch_file(1))
+    reader = RunReader(store, run.run_id)
+    info = reader.info()
+    assert (len(reader), info.batches_stored, info.batches_quarantined) == (8, 2, 0)
+    assert info.size_bytes == len(run.batch_file(0)) + len(run.batch_file(2))
+    finish(store, run.run_id)
+    assert (reader.refresh(), reader.info().batches_stored) == (12, 3)

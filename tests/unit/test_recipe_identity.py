@@ -34,7 +34,11 @@ class Inputs:
 
     def recipe(self, **settings: Any) -> Recipe:
         data = {"data": str(self.data), "model": str(self.model), "taps": "1,3"}
-        plan = {name: settings.pop(name) for name in ("micro_batch_tokens", "target_file_bytes", "seed") if name in settings}
+        plan = {
+            name: settings.pop(name)
+            for name in ("micro_batch_tokens", "target_file_bytes", "seed")
+            if name in settings
+        }
         return make_recipe(DataSettings(**{**data, **settings}), PlanSettings(**plan), lambda line: None)
 
     def identity(self, **settings: Any) -> RunIdentity:
@@ -65,7 +69,9 @@ def inputs(tmp_path: Path) -> Inputs:
         ({"seed": 1}, "seed"),
     ],
 )
-def test_a_setting_that_matters_changes_the_identity(inputs: Inputs, settings: dict[str, Any], field: str) -> None:
+def test_a_setting_that_matters_changes_the_identity(
+    inputs: Inputs, settings: dict[str, Any], field: str
+) -> None:
     (difference,) = identity_differences(inputs.identity(), inputs.identity(**settings))
     assert difference.startswith(f"{field}: from ")
 
@@ -142,7 +148,11 @@ def test_a_published_run_is_found_again_and_its_files_are_what_it_says(inputs: I
     assert find_run(store, "r-1") is None
     document = publish(store, "r-1", recipe, identity, inputs.prepared(recipe))
     assert find_run(store, "r-1") == document
-    assert (document.run_id, document.identity, document.fingerprint) == ("r-1", identity, fingerprint(identity))
+    assert (document.run_id, document.identity, document.fingerprint) == (
+        "r-1",
+        identity,
+        fingerprint(identity),
+    )
     assert (document.model, document.hidden_size, document.num_blocks) == (str(inputs.model), 32, 4)
     for file in (document.tokens, document.skipped):
         info = store.head(file.key, checksum=True)
@@ -174,7 +184,9 @@ def test_two_publications_end_in_one_document(inputs: Inputs) -> None:
 def test_a_plan_of_other_bytes_is_not_mixed_with_ours(inputs: Inputs) -> None:
     store, recipe = MemoryStore(), inputs.recipe()
     store.write(tokens_key("r-1"), b"left by another version")
-    with pytest.raises(PermanentError, match=r"holds another r-1/tokens\.parquet, .*delete it and start again"):
+    with pytest.raises(
+        PermanentError, match=r"holds another r-1/tokens\.parquet, .*delete it and start again"
+    ):
         publish(store, "r-1", recipe, identify(recipe), inputs.prepared(recipe))
     assert store.head(run_document_key("r-1")) is None
 

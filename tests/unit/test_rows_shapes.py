@@ -44,7 +44,11 @@ def test_columns_are_recognised_in_order_of_preference() -> None:
 
 def test_messages_keep_their_order_and_extras() -> None:
     tools = [{"type": "function", "function": {"name": "f"}}]
-    call = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}
+    call = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"function": {"name": "f", "arguments": {}}}],
+    }
     got = read({"messages": [{"role": "developer", "content": "be brief"}, USER, call], "tools": tools})
     assert got == Conversation(
         [{"role": "system", "content": "be brief"}, USER, {**call, "content": ""}],
@@ -96,7 +100,10 @@ def test_reasoning_goes_under_both_names_that_templates_read() -> None:
         ([{"role": "user", "content": [{"type": "image_url"}]}], "a part of type image_url; only text"),
         ([{"role": "user", "content": [7]}], "a part of type a number; only text"),
         ([{"role": "user", "content": " "}], "messages is empty: no message says anything"),
-        ([USER, {"role": "assistant", "content": ""}], "messages[1] is an assistant's turn that says nothing"),
+        (
+            [USER, {"role": "assistant", "content": ""}],
+            "messages[1] is an assistant's turn that says nothing",
+        ),
         ([USER, {"role": "assistant"}], "messages[1] is an assistant's turn that says nothing"),
     ],
 )
@@ -112,7 +119,9 @@ def test_tools_must_be_a_list() -> None:
 def test_a_row_without_the_files_column_is_refused_by_name() -> None:
     shape = recognise({"messages": [USER]})
     assert shape is not None
-    with pytest.raises(RowError, match="the row has no messages, as which the file is read; it has text, lang"):
+    with pytest.raises(
+        RowError, match="the row has no messages, as which the file is read; it has text, lang"
+    ):
         content_of(shape, {"text": "x", "lang": "en"})
 
 
@@ -125,7 +134,7 @@ def test_text() -> None:
 def test_tokens_with_every_kind_of_mask() -> None:
     bare = read({"input_ids": [1, 2, 3]})
     assert isinstance(bare, Tokens)
-    assert (bare.ids.tolist(), bare.ids.dtype, bare.mask) == ([1, 2, 3], "int32", None)
+    assert (bare.ids.tolist(), str(bare.ids.dtype), bare.mask) == ([1, 2, 3], "int32", None)
     masked = read({"input_ids": [1, 2, 3], "loss_mask": [0, True, 1]})
     assert (masked.mask.tolist(), masked.mask.dtype) == ([0, 1, 1], "uint8")
     labelled = read({"input_ids": [1, 2, 3], "labels": [-100, 2, -100]})
@@ -147,7 +156,10 @@ def test_tokens_with_every_kind_of_mask() -> None:
         ({"input_ids": [1, 2], "loss_mask": [1]}, "loss_mask has 1 entries for 2 input_ids"),
         ({"input_ids": [1, 2], "loss_mask": [1, 2]}, "loss_mask[1] is 2; it must be 0 or 1"),
         ({"input_ids": [1, 2], "loss_mask": None}, "loss_mask is missing, not a list"),
-        ({"input_ids": [1, 2], "labels": [-100, 3]}, "labels must be the token itself (not the next one) or -100"),
+        (
+            {"input_ids": [1, 2], "labels": [-100, 3]},
+            "labels must be the token itself (not the next one) or -100",
+        ),
     ],
 )
 def test_tokens_that_are_none(values: dict[str, Any], expected: str) -> None:

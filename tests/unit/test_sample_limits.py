@@ -45,8 +45,15 @@ def tokens(*ids: int, mask: list[int] | None = None) -> Tokens:
 
 def test_kinds_may_be_mixed_and_keep_their_order() -> None:
     skipped = SkippedRow("d", 1, "x", "bad")
-    maker = SampleMaker(tiny_tokenizer(), loss_spans(CHATML, "all"), VOCABULARY, DataSettings(loss_mask="all"))
-    rows = [SourceRow("d", 0, None, Text("hello")), skipped, SourceRow("d", 2, "t", tokens(5)), SourceRow("d", 3, None, TALK)]
+    maker = SampleMaker(
+        tiny_tokenizer(), loss_spans(CHATML, "all"), VOCABULARY, DataSettings(loss_mask="all")
+    )
+    rows: list[SourceRow | SkippedRow] = [
+        SourceRow("d", 0, None, Text("hello")),
+        skipped,
+        SourceRow("d", 2, "t", tokens(5)),
+        SourceRow("d", 3, None, TALK),
+    ]
     results = maker.make(rows)
     assert results[1] is skipped
     assert [result.sample_id for result in results if isinstance(result, Sample)] == ["row-0", "t", "row-3"]
@@ -88,20 +95,29 @@ def test_given_tokens_take_their_mask_or_none() -> None:
     assert masked(given_mask) == [0, 1]
     assert "input_ids came without loss_mask or labels" in reason(none)
     assert "the loss mask is 0 everywhere" in reason(zero)
-    assert [masked(result) for result in make(tokens(1, 2), tokens(3, 4, mask=[0, 0]), loss_mask="all")] == [[1, 1]] * 2
+    assert [masked(result) for result in make(tokens(1, 2), tokens(3, 4, mask=[0, 0]), loss_mask="all")] == [
+        [1, 1]
+    ] * 2
     assert "last-turn needs messages" in reason(make(tokens(1, 2, mask=[0, 1]), loss_mask="last-turn")[0])
 
 
 def test_ids_outside_the_vocabulary_are_refused_wherever_they_are() -> None:
     inside, outside = make(tokens(0, VOCABULARY - 1), tokens(1, 2, VOCABULARY), loss_mask="all")
     assert masked(inside) == [1, 1]
-    assert reason(outside) == f"token id {VOCABULARY} at position 2 is outside the model's vocabulary of {VOCABULARY}"
+    assert (
+        reason(outside)
+        == f"token id {VOCABULARY} at position 2 is outside the model's vocabulary of {VOCABULARY}"
+    )
     # Even where truncation would cut it off: the row is not what it says it is.
-    assert "outside the model's vocabulary" in reason(make(tokens(1, 2, VOCABULARY), max_length=2, loss_mask="all")[0])
+    assert "outside the model's vocabulary" in reason(
+        make(tokens(1, 2, VOCABULARY), max_length=2, loss_mask="all")[0]
+    )
 
 
 def test_length_limits() -> None:
-    short, exact, long = make(tokens(1), tokens(1, 2), tokens(1, 2, 3), min_length=2, max_length=2, loss_mask="all")
+    short, exact, long = make(
+        tokens(1), tokens(1, 2), tokens(1, 2, 3), min_length=2, max_length=2, loss_mask="all"
+    )
     assert reason(short) == "1 tokens are fewer than --min-length 2"
     assert masked(exact) == masked(long) == [1, 1]
     assert isinstance(exact, Sample)
@@ -142,7 +158,11 @@ def test_a_row_that_is_skipped_does_not_take_its_id() -> None:
     assert [type(result) for result in maker.make([bad, good])] == [SkippedRow, Sample]
 
 
-@given(st.lists(st.one_of(st.none(), st.integers(0, 12).map(lambda n: f"row-{n}"), st.sampled_from("ab")), max_size=20))
+@given(
+    st.lists(
+        st.one_of(st.none(), st.integers(0, 12).map(lambda n: f"row-{n}"), st.sampled_from("ab")), max_size=20
+    )
+)
 def test_ids_are_unique_whatever_rows_call_themselves(own: list[str | None]) -> None:
     ids, given_out = SampleIds(), []
     for row, name in enumerate(own):

@@ -30,7 +30,10 @@ def read(*paths: Path) -> list[SourceRow | SkippedRow]:
 
 
 def texts(rows: list[SourceRow | SkippedRow]) -> list[str]:
-    return [row.content.text if isinstance(row, SourceRow) and isinstance(row.content, Text) else "-" for row in rows]
+    return [
+        row.content.text if isinstance(row, SourceRow) and isinstance(row.content, Text) else "-"
+        for row in rows
+    ]
 
 
 def test_rows_are_numbered_over_all_files_and_blank_lines_are_none(tmp_path: Path) -> None:

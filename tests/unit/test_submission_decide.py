@@ -42,9 +42,13 @@ def test_stories(extract: str | None, upload: str | None, verdict: Verdict, stor
 
 
 def test_a_decision_keeps_the_order_of_batches() -> None:
-    missing = [Missing(batch, state, None) for batch, state in enumerate([None, "queued", "failed", None, "started"])]
+    missing = [
+        Missing(batch, state, None) for batch, state in enumerate([None, "queued", "failed", None, "started"])
+    ]
     decision = decide(missing, {})
-    assert [[batch.batch_id for batch in part] for part in (decision.enqueue, decision.wait, decision.failed)] == [
+    assert [
+        [batch.batch_id for batch in part] for part in (decision.enqueue, decision.wait, decision.failed)
+    ] == [
         [0, 3],
         [1, 4],
         [2],
