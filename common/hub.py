@@ -58,8 +58,8 @@ def quiet_libraries() -> None:
     from huggingface_hub.utils import logging as hub_logging
     from transformers.utils import logging
 
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
     hub_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
 
 

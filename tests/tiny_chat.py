@@ -102,7 +102,7 @@ def _core() -> str:
 
 def pretrained(chat_template: str | None = None) -> Any:
     """A byte-level BPE tokenizer that adds <s>; its vocabulary is below VOCABULARY."""
-    tokenizer: Any = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    tokenizer: Any = PreTrainedTokenizerFast(
         tokenizer_object=Core.from_str(_core()), bos_token="<s>", eos_token="</s>"
     )
     tokenizer.chat_template = chat_template
