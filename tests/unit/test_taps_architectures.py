@@ -144,6 +144,6 @@ def test_encoder_decoder_is_refused() -> None:
 
 def test_model_without_recognisable_blocks_is_refused() -> None:
     model = make_model("llama")
-    model.config.num_hidden_layers = 7
+    model.config.num_hidden_layers = 7  # type: ignore[union-attr]
     with pytest.raises(ConfigError, match="list of 7 decoder blocks"):
         dissect(model)
