@@ -41,8 +41,10 @@ log = get_logger("device")
 
 #: Host buffers: one filled, one landing, one written, one to spare.
 SLOTS = 4
-#: A longer sample is recomputed up to here: what follows a token does not change its states.
-CANARY_TOKENS = 512
+#: The canary is computed up to this share of the batch's tokens, and within these bounds: what follows a token
+#: does not change its states, so the start of a sample proves as much and costs less. Fewer than the minimum
+#: would cost no less.
+CANARY_SHARE, CANARY_MIN_TOKENS, CANARY_MAX_TOKENS = 0.005, 64, 512
 #: How often a job that waits for the device looks whether the process is to stop.
 _LOOK_SECONDS = 0.2
 
@@ -214,15 +216,16 @@ class DeviceLoop:
     def _recompute_canary(self, progress: _Progress) -> None:
         """Compute one sample of the batch alone, to be compared with what the file holds of it."""
         batch, file = progress.file.batch, progress.file
-        sample = canary_sample(batch)
-        tokens = min(int(batch.lengths[sample]), CANARY_TOKENS)
-        canary = Canary(sample, tokens, self._tolerance)
-        micro_batch = pack(batch, sample, sample + 1, CANARY_TOKENS)
+        sample, tokens = canary_sample(batch), canary_tokens(batch)
+        micro_batch = pack(batch, sample, sample + 1, tokens)
+        canary = Canary(sample, micro_batch.tokens, self._tolerance)
         deliver = partial(file.check_canary, canary)
         if not self._forward(progress, micro_batch, deliver):
             self._recover(progress)
             if not self._forward(progress, micro_batch, deliver):
-                raise DataError(f"{tokens} tokens do not fit into the memory of {self._model.device}")
+                raise DataError(
+                    f"{micro_batch.tokens} tokens do not fit into the memory of {self._model.device}"
+                )
 
     def _forward(self, progress: _Progress, micro_batch: MicroBatch, deliver: Deliver) -> bool:
         """Run the model and have the writer's thread `deliver` the rows; False if memory ran out."""
@@ -283,6 +286,11 @@ def canary_sample(batch: TokenBatch) -> int:
     if not len(shared):
         return batch.batch_id % batch.samples
     return int(bounds[shared[batch.batch_id % len(shared)] + 1]) - 1
+
+
+def canary_tokens(batch: TokenBatch) -> int:
+    """How much of the canary is computed at most."""
+    return min(CANARY_MAX_TOKENS, max(CANARY_MIN_TOKENS, int(batch.tokens * CANARY_SHARE)))
 
 
 def _is_out_of_memory(error: RuntimeError) -> bool:

@@ -12,10 +12,7 @@ from common.cli import Body, Command, dispatch
 
 PROG = "python -m producer"
 
-_RUN_HELP = """\
-Reads the data, tokenises it, plans batches, stores the plan, queues what the store lacks, and waits
-for the end, which is the proof that every row is stored, skipped or quarantined. Run again it goes
-on where the store is; run on a finished run it says so.
+_DATA_HELP = """\
 
 data: JSON lines, plain or gzip, one object per row, with one of these columns:
   messages       [{"role": "user", "content": "…"}, …]; tools beside it are passed to the template
@@ -25,9 +22,23 @@ data: JSON lines, plain or gzip, one object per row, with one of these columns:
 and, if you like, id, sample_id or conversation_id. Each row that cannot be used is listed with its
 reason in skipped.parquet.
 
+"""
+_RUN_HELP = f"""\
+Reads the data, tokenises it, plans batches, stores the plan, queues what the store lacks, and waits
+for the end, which is the proof that every row is stored, skipped or quarantined. Run again it goes
+on where the store is; run on a finished run it says so.
+{_DATA_HELP}\
 example:
   python -m producer run --model Qwen/Qwen3-8B --data chats.jsonl --taps dflash --store s3://bucket/runs
 """
+_SUBMIT_HELP = f"""\
+As `run`, but queues all batches at once, prints the run's id and returns. `wait` with that id sees to
+the end, which is when the proof is written.
+{_DATA_HELP}"""
+_PLAN_HELP = f"""\
+Tokenises and plans as `run` does, and stores nothing: what becomes of the rows, how many files of what
+size, how much padding. Needs neither Redis nor a store.
+{_DATA_HELP}"""
 _RUN_ID_HELP = "id of the run"
 
 
@@ -45,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def commands() -> list[Command]:
     """All commands, in the order of their use."""
     from producer import look, make
-    from producer.bootstrap import MAKE_GROUPS, PLAN_GROUPS, RUN_GROUPS
+    from producer.bootstrap import LOOK_GROUPS, MAKE_GROUPS, PLAN_GROUPS, RUN_GROUPS, STATE_GROUPS
 
     return [
         Command(
@@ -60,13 +71,14 @@ def commands() -> list[Command]:
             "Prepare a run and queue all of it, without waiting.",
             MAKE_GROUPS,
             make.submit,
-            _RUN_HELP,
+            _SUBMIT_HELP,
         ),
         Command(
             f"{PROG} plan",
             "Prepare without storing anything, and print the plan in numbers.",
             PLAN_GROUPS,
             make.plan,
+            _PLAN_HELP,
         ),
         _on_run(
             "wait",
@@ -74,12 +86,12 @@ def commands() -> list[Command]:
             RUN_GROUPS,
             make.wait,
         ),
-        _on_run("status", "How far a run is.", RUN_GROUPS, look.status),
-        _on_run("retry-failed", "Try the failed batches of a run again.", RUN_GROUPS, look.retry),
-        Command(f"{PROG} runs", "List the runs of a store.", RUN_GROUPS, look.runs),
-        _on_run("pause", "Let workers take no more batches of a run.", RUN_GROUPS, look.pause),
-        _on_run("resume", "Let workers take batches of a paused run again.", RUN_GROUPS, look.resume),
-        _on_run("cancel", "Take a run off its queue; what is stored stays.", RUN_GROUPS, look.cancel),
+        _on_run("status", "How far a run is.", LOOK_GROUPS, look.status),
+        _on_run("retry-failed", "Try the failed batches of a run again.", LOOK_GROUPS, look.retry),
+        Command(f"{PROG} runs", "List the runs of a store.", LOOK_GROUPS, look.runs),
+        _on_run("pause", "Let workers take no more batches of a run.", STATE_GROUPS, look.pause),
+        _on_run("resume", "Let workers take batches of a paused run again.", STATE_GROUPS, look.resume),
+        _on_run("cancel", "Take a run off its queue; what is stored stays.", STATE_GROUPS, look.cancel),
     ]
 
 

@@ -24,7 +24,11 @@ from producer.console import Console
 
 ROLE = "producer"
 
-#: Settings of the commands that look at a run or change it.
+#: Settings of the commands that change what Redis says of a run.
+STATE_GROUPS = (RedisSettings, LogSettings)
+#: Settings of the commands that look at runs.
+LOOK_GROUPS = (RedisSettings, StoreSettings, StoreOptions, LogSettings)
+#: Settings of the command that takes up a run.
 RUN_GROUPS = (RedisSettings, StoreSettings, StoreOptions, SubmitSettings, QueueSettings, LogSettings)
 #: Settings of the commands that make a run.
 MAKE_GROUPS = (DataSettings, PlanSettings, *RUN_GROUPS)

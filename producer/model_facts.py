@@ -9,6 +9,9 @@ from typing import Any
 from common.hub import local_folder, model_error, quiet_libraries
 from hiddenfeed.errors import ConfigError
 
+#: What transformers raises for a configuration it cannot read.
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError)
+
 
 @dataclass(frozen=True)
 class ModelFacts:
@@ -30,32 +33,41 @@ def read_model_facts(model: str, revision: str | None) -> ModelFacts:
 
     Raises ConfigError for a model that is not there or no decoder, TransientError when the hub is away.
     """
+    quiet_libraries()
     folder = local_folder(model)
     if folder and revision:
         raise ConfigError(f"--model-revision {revision} is for models on the hub, and {model} is a folder")
-    config = _load_config(model, folder, revision)
+    commit = None if folder else _commit(model, revision)
+    name = str(folder or model)
+    config = _load_config(name, commit)
     if getattr(config, "is_encoder_decoder", False):
         raise ConfigError(
             f"model {model} is an encoder-decoder; hiddenfeed extracts from decoder-only models"
         )
     text = config.get_text_config(decoder=True)
     sizes = [_size(model, text, key) for key in ("hidden_size", "num_hidden_layers", "vocab_size")]
-    commit = None if folder else getattr(config, "_commit_hash", None)
-    if not folder and not commit:
-        raise ConfigError(
-            f"model {model}: the hub's commit is not known, so that the run could not be repeated"
-        )
-    return ModelFacts(str(folder or model), folder, commit, *sizes)
+    return ModelFacts(name, folder, commit, *sizes)
 
 
-def _load_config(model: str, folder: Path | None, revision: str | None) -> Any:
+def _commit(model: str, revision: str | None) -> str:
+    """The commit that a revision of a hub model stands for now; without network, the one in the local cache."""
+    from huggingface_hub import hf_hub_download  # half a second to import
+
+    try:
+        path = Path(hf_hub_download(model, "config.json", revision=revision))
+    except (OSError, ValueError) as error:
+        raise model_error(model, revision, "the configuration", error) from error
+    # The cache keeps what it downloads as snapshots/<commit>/<file>.
+    return path.parent.name
+
+
+def _load_config(name: str, commit: str | None) -> Any:
     from transformers import AutoConfig  # seconds to import; only preparation pays
 
-    quiet_libraries()
     try:
-        return AutoConfig.from_pretrained(str(folder or model), revision=revision)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
-        raise model_error(model, revision, "the configuration", error) from error
+        return AutoConfig.from_pretrained(name, revision=commit or "main")
+    except UNREADABLE as error:
+        raise model_error(name, commit, "the configuration", error) from error
 
 
 def _size(model: str, config: Any, key: str) -> int:

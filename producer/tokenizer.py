@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from common.hub import model_error, quiet_libraries
+from common.hub import model_error
 from hiddenfeed.errors import ConfigError
 from producer.chat_template import Span
-from producer.model_facts import ModelFacts
+from producer.model_facts import UNREADABLE, ModelFacts
 
 Ids = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.uint8]
@@ -86,10 +86,9 @@ def load_tokenizer(model: ModelFacts) -> Tokenizer:
     """The tokenizer of a checkpoint; raises ConfigError if there is none, or none with a compiled core."""
     from transformers import AutoTokenizer  # seconds to import; only preparation pays
 
-    quiet_libraries()
     try:
         pretrained = AutoTokenizer.from_pretrained(model.name, revision=model.revision or "main")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
+    except UNREADABLE as error:
         if model.folder and not any(
             (model.folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model")
         ):

@@ -12,6 +12,7 @@ from common.cli import Command, dispatch
 from common.settings.catalogue import (
     DataSettings,
     ExtractSettings,
+    HomeSettings,
     LogSettings,
     MonitorSettings,
     PlanSettings,
@@ -30,6 +31,7 @@ from standalone.home import Home
 from standalone.runner import Runner
 
 _RUN_GROUPS = (
+    HomeSettings,
     StandaloneSettings,
     DataSettings,
     PlanSettings,
@@ -73,7 +75,7 @@ def _demo() -> Command:
     return Command(
         "python -m standalone demo",
         "Run the whole pipeline over the shipped conversations with a small real model.",
-        (StandaloneSettings,),
+        (HomeSettings, StandaloneSettings),
         body,
         "Home is ./demo. Interrupt it, kill it: the same command goes on from where it was.",
     )
@@ -101,7 +103,7 @@ def _serve() -> Command:
     return Command(
         "python -m standalone serve",
         "Start the servers of a home again, with the monitor's page, to look at what is there.",
-        (StandaloneSettings, MonitorSettings),
+        (HomeSettings, MonitorSettings),
         body,
     )
 
@@ -113,7 +115,7 @@ def _exec() -> Command:
     command = Command(
         "python -m standalone exec",
         "Run a command with a home's Redis and store up and in its environment.",
-        (StandaloneSettings,),
+        (HomeSettings,),
         body,
         "example:\n  python -m standalone exec --home demo -- python -m hiddenfeed show s3://hiddenfeed/runs",
     )
@@ -128,13 +130,13 @@ def _stop() -> Command:
     return Command(
         "python -m standalone stop",
         "End servers and roles that a killed runner left behind.",
-        (StandaloneSettings,),
+        (HomeSettings,),
         body,
     )
 
 
 def _home(settings: Resolved) -> Home:
-    return Home(Path(settings.group(StandaloneSettings).home))
+    return Home(Path(settings.group(HomeSettings).home))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ import time
 from typing import TextIO
 
 _CLEAR_LINE = "\r\x1b[K"
+#: Of a terminal that does not tell.
+_WIDTH = 80
 #: Without a terminal the state is said this often at most.
 _PLAIN_SECONDS = 5.0
 
@@ -46,9 +48,9 @@ class Display:
     def _cut(self, line: str) -> str:
         # A line that wraps cannot be renewed in place.
         try:
-            width = os.get_terminal_size(self._stream.fileno()).columns
+            width = os.get_terminal_size(self._stream.fileno()).columns or _WIDTH
         except OSError:
-            width = 80
+            width = _WIDTH
         return line if len(line) < width else line[: max(1, width - 2)] + "…"
 
     def _write(self, text: str) -> None:

@@ -20,6 +20,13 @@ _KILL_SECONDS = 10.0
 _LAST_LINES = 4
 
 
+class Child(subprocess.Popen[bytes]):
+    """A process started here that may outlive this one: to forget it is no mistake, so nobody complains."""
+
+    def __del__(self) -> None:
+        pass
+
+
 class ProcessRecord(msgspec.Struct, frozen=True):
     """One process, told from any later process of the same pid by its start time."""
 
@@ -55,7 +62,7 @@ def start(
     cwd: Path | None = None,
     environ: Mapping[str, str] | None = None,
     bound: bool = False,
-) -> subprocess.Popen[bytes]:
+) -> Child:
     """Start `command` in a session of its own, recorded at `record_path`, its output appended to `log`.
 
     A session of its own, because Ctrl-C on the terminal must reach the starter alone. A `bound`
@@ -64,7 +71,7 @@ def start(
     log.parent.mkdir(parents=True, exist_ok=True)
     binding = ["--bound", str(os.getpid())] if bound else []
     with log.open("ab") as output:
-        return subprocess.Popen(
+        return Child(
             [sys.executable, "-E", "-S", launch.__file__, *binding, str(record_path.absolute()), *command],
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -78,7 +85,7 @@ def start(
 def stop(
     record: ProcessRecord,
     grace_seconds: float,
-    child: subprocess.Popen[bytes] | None = None,
+    child: Child | None = None,
     *,
     ask: bool = True,
 ) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import secrets
 import shutil
-import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from redis.retry import Retry
 
 from hiddenfeed.errors import ConfigError
 from standalone import ports, process
-from standalone.process import ProcessRecord
+from standalone.process import Child, ProcessRecord
 from standalone.server_folder import ServerFolder, write_private
 
 _READY_SECONDS = 20.0
@@ -55,7 +54,7 @@ class RedisServer:
     record: ProcessRecord
     #: Whether it was running before `start_redis` was called.
     reattached: bool
-    _child: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    _child: Child | None = field(default=None, repr=False)
 
     @property
     def url(self) -> str:

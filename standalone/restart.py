@@ -45,14 +45,18 @@ class GiveUp:
     code: int
 
 
-def decide(ended: Ended, quick_ends_before: int) -> Restart | GiveUp:
-    """Whether a role that should run is started again. `quick_ends_before` counts quick ends in a row."""
-    if ended.code in _HOPELESS and ended.sentence:
+def decide(ended: Ended, quick_ends_before: int, *, patient: bool = True) -> Restart | GiveUp:
+    """Whether a role that should run is started again. `quick_ends_before` counts quick ends in a row.
+
+    Without patience something that is away ends everything: nothing has begun yet, so a person had
+    better hear of it at once.
+    """
+    hopeless = _HOPELESS if patient else _HOPELESS | {_TRANSIENT}
+    if ended.code in hopeless and ended.sentence:
         return GiveUp(ended.sentence, ended.code)
     quick_ends = quick_ends_before + 1 if ended.ran_seconds < SETTLED_SECONDS else 1
-    # Something outside is away; it may come back at any time, so there is no last attempt.
-    patient = ended.code == _TRANSIENT
-    if quick_ends > MOST_QUICK_ENDS and not patient:
+    # Something that is away may come back at any time, so there is no last attempt.
+    if quick_ends > MOST_QUICK_ENDS and ended.code != _TRANSIENT:
         said = ended.sentence or ended.last_lines or "it said nothing"
         return GiveUp(
             f"{ended.role} ended {quick_ends} times soon after its start ({shown_code(ended.code)}): {said}",

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from common.settings.catalogue import StandaloneSettings
+from common.settings.catalogue import HomeSettings, StandaloneSettings
 from common.settings.declaration import ENVIRONMENT_PREFIX, settings_of
 from common.settings.resolve import Resolved
 
@@ -52,7 +52,7 @@ def settings_environment(resolved: Resolved, changes: Mapping[str, str]) -> dict
         if resolved.sources[setting.name] != "default" and resolved.values[setting.name] is not None
     }
     # What is for the runner alone means nothing to a role.
-    own = {setting.name for setting in settings_of(StandaloneSettings)}
+    own = {setting.name for group in (HomeSettings, StandaloneSettings) for setting in settings_of(group)}
     return setting_variables({name: value for name, value in {**given, **changes}.items() if name not in own})
 
 

@@ -67,10 +67,10 @@ class Runner:
         with self.home.locked(), self._stop.listening():
             for name in self.home.stop_leftovers():
                 self.display.say(f"ended {name}, left from before")
-            remember(self.home, places)
             self.timeline.begin("servers")
             surroundings = open_surroundings(self.home, places)
             try:
+                remember(self.home, places)
                 return self._run_in(surroundings)
             except Interrupted:
                 return self._interrupted()
@@ -114,7 +114,7 @@ class Runner:
         """Keep servers and roles going; raises the error that ends the run."""
         for name in surroundings.keep_alive():
             self.display.say(f"{name} ended and was started again")
-        verdict = self._supervisor.step(may_finish=[_PRODUCER])
+        verdict = self._supervisor.step(may_finish=[_PRODUCER], patient=self.run_id is not None)
         if isinstance(verdict, GiveUp):
             raise _error(verdict)
 
@@ -123,7 +123,10 @@ class Runner:
         if self.run_id is None:
             self.run_id = announced_run(self._supervisor.output(_PRODUCER))
         if self.run_id is None:
-            self.display.status(f"preparing the run ({short_duration(self.timeline.elapsed_seconds)})")
+            elapsed = short_duration(self.timeline.elapsed_seconds)
+            self.display.status(
+                "  ".join(filter(None, [f"preparing the run ({elapsed})", self._supervisor.trouble]))
+            )
             return
         try:
             if not self.worked and self._supervisor.running(_PRODUCER) and self._has_work():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import shutil
-import subprocess
 import sysconfig
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +17,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from hiddenfeed.errors import ConfigError
 from standalone import ports, process
-from standalone.process import ProcessRecord
+from standalone.process import Child, ProcessRecord
 from standalone.server_folder import ServerFolder, write_private
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ class S3Server:
     record: ProcessRecord
     #: Whether it was running before `start_s3` was called.
     reattached: bool
-    _child: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    _child: Child | None = field(default=None, repr=False)
 
     @property
     def pid(self) -> int:
@@ -136,7 +135,7 @@ def _server(
     memory: _Memory,
     bucket: str,
     record: ProcessRecord,
-    child: subprocess.Popen[bytes] | None,
+    child: Child | None,
 ) -> S3Server:
     return S3Server(
         folder=home,

@@ -7,14 +7,13 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from subprocess import Popen
 from typing import TypeVar
 
 import msgspec
 
 from hiddenfeed.errors import ConfigError, PermanentError, TransientError
 from standalone import launch, process
-from standalone.process import ProcessRecord
+from standalone.process import Child, ProcessRecord
 
 MemoryT = TypeVar("MemoryT", bound=msgspec.Struct)
 
@@ -65,7 +64,7 @@ class ServerFolder:
 
     def start(
         self, command: list[str], ready: Callable[[], bool], seconds: float
-    ) -> tuple[ProcessRecord, Popen[bytes]]:
+    ) -> tuple[ProcessRecord, Child]:
         """Start the server and wait until `ready` says so.
 
         Raises PermanentError with the last lines of its log if it ends before, TransientError if it

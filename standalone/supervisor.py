@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from standalone import process, restart
 from standalone.home import Home
-from standalone.process import ProcessRecord
+from standalone.process import Child, ProcessRecord
 from standalone.restart import Ended, GiveUp
 from standalone.roles import Role
 
@@ -21,7 +20,7 @@ class _Watched:
     """A role and its present process, if it has one."""
 
     role: Role
-    child: subprocess.Popen[bytes] | None = None
+    child: Child | None = None
     started_at: float = 0.0
     log_start: int = 0
     quick_ends: int = 0
@@ -63,10 +62,11 @@ class Supervisor:
         watched = self._watched.get(name)
         return self._lines(watched) if watched else []
 
-    def step(self, may_finish: Iterable[str] = ()) -> GiveUp | None:
+    def step(self, may_finish: Iterable[str] = (), *, patient: bool = True) -> GiveUp | None:
         """Look at every role once; restart those that ended and are due. A GiveUp ends the run.
 
         Roles in `may_finish` may end with exit code 0; all others are to run until they are stopped.
+        `patient` as in `restart.decide`.
         """
         now = time.monotonic()
         for watched in self._watched.values():
@@ -82,7 +82,7 @@ class Supervisor:
                 ):
                     self.trouble = ""
                 continue
-            decision = restart.decide(self._ended(watched, code, now), watched.quick_ends)
+            decision = restart.decide(self._ended(watched, code, now), watched.quick_ends, patient=patient)
             if isinstance(decision, GiveUp):
                 return decision
             watched.child = None
@@ -92,7 +92,7 @@ class Supervisor:
     def stop(self, names: Iterable[str], grace_seconds: float) -> None:
         """End these roles: SIGTERM to all, SIGKILL to those that are left after the grace."""
         chosen = [self._watched.pop(name) for name in names if name in self._watched]
-        living: list[tuple[ProcessRecord, subprocess.Popen[bytes]]] = []
+        living: list[tuple[ProcessRecord, Child]] = []
         for watched in chosen:
             if watched.child is not None and (record := process.record_of(watched.child.pid)):
                 process.interrupt(record)

@@ -31,8 +31,6 @@ from standalone.servers import stop_all
 stop_all(Path(sys.argv[1]))
 shutil.rmtree(sys.argv[1], ignore_errors=True)
 """
-#: Handles of servers that outlive this worker, kept from the garbage collector, which would complain.
-_outliving: list[object] = []
 _janitor = pytest.StashKey[subprocess.Popen[bytes]]()
 
 
@@ -76,9 +74,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def redis_server() -> RedisServer:
     """The session's Redis server, shared by all workers. Never stop or restart it: see `private_redis`."""
-    server = start_redis(redis_folder(Path(os.environ[_FOLDER])))
-    _outliving.append(server)
-    return server
+    return start_redis(redis_folder(Path(os.environ[_FOLDER])))
 
 
 @pytest.fixture
@@ -142,9 +138,7 @@ class S3Access:
 @pytest.fixture(scope="session")
 def s3_server() -> S3Server:
     """The session's S3 server, shared by all workers. Never stop or restart it: see `private_s3`."""
-    server = start_s3(s3_folder(Path(os.environ[_FOLDER])), _BUCKET)
-    _outliving.append(server)
-    return server
+    return start_s3(s3_folder(Path(os.environ[_FOLDER])), _BUCKET)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Tiny tokenizers, chat templates of the usual shapes, and model folders without a model, made on the fly."""
+"""Tiny tokenizers, chat templates of the usual shapes, model folders without a model, and conversations, made on the fly."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tokenizers import Tokenizer as Core
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
@@ -31,6 +32,7 @@ _SPECIAL = [
     "<|user|>",
     "<|assistant|>",
 ]
+_WORDS = ["hello", "world", "how", "are", "you", "fine", "thanks", "answer"]
 _TEXTS = ["user assistant system model hello world how are you fine thanks what is the answer to this"] * 20
 
 CHATML = (
@@ -130,3 +132,30 @@ def write_model_folder(folder: Path, chat_template: str | None = CHATML, **confi
     (folder / "model.safetensors").write_bytes(b"these are the weights")
     pretrained(chat_template).save_pretrained(folder)
     return folder
+
+
+def conversations(count: int, seed: int = 0) -> list[dict[str, Any]]:
+    """Rows with one to three turns of one to forty words."""
+    random = np.random.Generator(np.random.PCG64(seed))
+
+    def words() -> str:
+        return " ".join(random.choice(_WORDS, random.integers(1, 40)))
+
+    return [
+        {
+            "id": f"c{row}",
+            "messages": [
+                {"role": role, "content": words()}
+                for _ in range(random.integers(1, 4))
+                for role in ("user", "assistant")
+            ],
+        }
+        for row in range(count)
+    ]
+
+
+def write_rows(path: Path, rows: list[Any]) -> Path:
+    path.write_text(
+        "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows), encoding="utf-8"
+    )
+    return path

@@ -210,7 +210,10 @@ class DataSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     data: Annotated[
         str,
-        Meta(description="JSONL file with messages, conversations or input_ids", extra={"required": True}),
+        Meta(
+            description="JSON lines, plain or gzip, by path or pattern, with messages, conversations, input_ids or text",
+            extra={"required": True},
+        ),
     ] = ""
     model: Annotated[str, Meta(description="hub id or folder of the model", extra={"required": True})] = ""
     model_revision: Annotated[
@@ -284,13 +287,18 @@ class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     ] = 1.0
 
 
-class StandaloneSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything on one machine without Docker: where its files are and how many processes it runs."""
+class HomeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where everything of a single machine is."""
 
     home: Annotated[
         str,
         Meta(description="folder for servers, spool and logs; the same home goes on with its run"),
     ] = "hiddenfeed-home"
+
+
+class StandaloneSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything on one machine without Docker: where the run goes and how many processes work on it."""
+
     out: Annotated[
         str | None,
         Meta(
@@ -337,6 +345,7 @@ ALL_GROUPS: tuple[type[msgspec.Struct], ...] = (
     ExtractSettings,
     UploadSettings,
     MonitorSettings,
+    HomeSettings,
     StandaloneSettings,
     DashboardSettings,
     LogSettings,

@@ -1,12 +1,14 @@
-"""Housekeeping of all queues, done by every worker: due retries, lapsed leases, strays, old jobs.
+"""Housekeeping of all queues, by whichever worker has the turn: due retries, lapsed leases, strays, old jobs.
 
-Each chore is one script, so any number of workers may do it at once and none needs a lock.
+Each chore is one script, so any number of workers may do it at once: the turn is no lock, it only
+spares Redis the same question from every worker.
 """
 
 from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from threading import Event
 from typing import Any
@@ -21,11 +23,15 @@ from common.settings.catalogue import QueueSettings
 from common.worker import presence, scripts
 from common.worker.lease import Claim
 from common.worker.settle import Settler
+from common.worker.turn import Turn
 from common.worker.verdict import Fail
 from hiddenfeed.errors import TransientError
 
 #: How often retries that are due are looked for.
 TICK_SECONDS = 1.0
+#: Workers that were started together must not come together: a tick is this much shorter or longer.
+_JITTER = 0.2
+#: Jobs that one script looks at.
 _LIMIT = 500
 
 log = get_logger("worker")
@@ -61,8 +67,8 @@ class Patience:
 class Chores:
     """The rounds of one worker."""
 
-    def __init__(self, client: redis.Redis, settler: Settler, settings: QueueSettings) -> None:
-        self._client, self._settler, self._settings = client, settler, settings
+    def __init__(self, client: redis.Redis, settler: Settler, turn: Turn, settings: QueueSettings) -> None:
+        self._client, self._settler, self._turn, self._settings = client, settler, turn, settings
         self._promote = client.register_script(scripts.PROMOTE)
         self._recover = client.register_script(scripts.RECOVER)
         self._unpop = client.register_script(scripts.UNPOP)
@@ -71,14 +77,17 @@ class Chores:
         self._maintained = float("-inf")
 
     def run(self, ended: Event) -> None:
-        """Rounds until `ended`; outages are waited out."""
+        """Rounds until `ended`, while the turn is ours; outages are waited out."""
         patience = Patience(self._settings, time.time())
         away = False
-        # Workers that were started together must not come together.
-        while not ended.wait(TICK_SECONDS * random.uniform(0.8, 1.2)):
+        while not ended.wait(TICK_SECONDS * random.uniform(1 - _JITTER, 1 + _JITTER)):
             patience.tick(time.time())
             try:
-                self.round(patience)
+                if self._turn.mine(time.monotonic()):
+                    self.round(patience)
+                else:
+                    # What lay there when we last looked need not have lain there since.
+                    self._strays.clear()
                 away = False
             except (redis.RedisError, TransientError) as error:
                 if isinstance(error, redis.RedisError) and not is_away(error):
@@ -87,22 +96,23 @@ class Chores:
                     away = True
                     log.warning("chores wait for Redis", error=error)
                 patience.trouble(time.time())
+                self._turn.stand_aside(time.monotonic())
 
     def round(self, patience: Patience) -> None:
         """Promote due retries; every `maintenance_seconds` also look for what was left behind."""
         names = queue_names(self._client)
         for name in names:
-            self.promote(name)
-        at = time.monotonic()
-        if at - self._maintained < self._settings.maintenance_seconds * random.uniform(0.8, 1.0):
+            _all(self.promote, name)
+        at, next_tick = time.monotonic(), TICK_SECONDS * (1 + _JITTER)
+        if at + next_tick < self._maintained + self._settings.maintenance_seconds:
             return
         up_seconds = float(self._client.info("server")["uptime_in_seconds"])
         if not patience.over(time.time(), up_seconds):
             return
         self._maintained = at
         for name in names:
-            self.recover(name)
-            self.trim(name)
+            _all(self.recover, name)
+            _all(self.trim, name)
         presence.forget_dead(self._client, names)
         self.put_back_strays(names, at)
 
@@ -170,3 +180,9 @@ class Chores:
             _LIMIT,
         ]
         return int(self._trim(keys=keys, args=arguments))
+
+
+def _all(chore: Callable[[str], int], name: str) -> None:
+    """A chore does a limited number of jobs at a time: do it until there are no more."""
+    while chore(name) >= _LIMIT:
+        continue

@@ -28,6 +28,7 @@ from common.worker.pulse import Pulse
 from common.worker.settle import Settler, Standing
 from common.worker.shutdown import JOB_THREAD_PREFIX, Shutdown, SignalWatch, drain, late
 from common.worker.slots import Slot, SlotTable
+from common.worker.turn import Turn
 from common.worker.verdict import Fail, Finish, Return, Verdict, judge
 from hiddenfeed.errors import ConfigError, HiddenfeedError, TransientError
 
@@ -77,6 +78,7 @@ class Worker:
         self._presence = Presence(self.name, role)
         self._leases = Leases(redis, self.name, settings)
         self._settler = Settler(redis, self.name, settings)
+        self._turn = Turn(redis, self.name)
         self._writers = threading.BoundedSemaphore(_WRITERS)
         self._ended = threading.Event()
         self._queue: str | None = None
@@ -87,7 +89,7 @@ class Worker:
     def run(self) -> int:
         """Serve until a signal or `stop`; returns the process's exit code."""
         pulse = Pulse(self._leases, self._table, self._presence, self._shutdown, self._settings)
-        chores = Chores(self._client, self._settler, self._settings)
+        chores = Chores(self._client, self._settler, self._turn, self._settings)
         threads = [
             threading.Thread(target=pulse.run, args=(self._ended,), name="heartbeat", daemon=True),
             threading.Thread(target=chores.run, args=(self._ended,), name="chores", daemon=True),
@@ -275,6 +277,7 @@ class Worker:
         try:
             if self._popped is not None:
                 self._leases.unpop(self._popped)
+            self._turn.end()
             presences.unregister(self._client, self.name, self._served)
         except redis.RedisError as error:
             log.warning("could not sign off", error=error)

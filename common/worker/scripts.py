@@ -57,14 +57,28 @@ end
 return lost
 """
 
+#: KEYS: holder of the turn. ARGV: worker, milliseconds. Returns 1 if the worker has the turn for that long, else 0.
+TAKE_TURN = """
+local holder = redis.call('GET', KEYS[1])
+if holder and holder ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return 1
+"""
+
+#: KEYS: holder of the turn. ARGV: worker.
+END_TURN = """
+if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end
+"""
+
 #: KEYS: started registry, queue, set of queues.
 #: ARGV: job prefix, execution prefix, executions prefix, worker executions prefix and suffix, takeovers allowed, limit.
 #: Puts the jobs of lapsed leases back at the head. Returns two lists of `job:execution`: put back, and
 #: taken over too often, which are left for the caller to fail.
 RECOVER = """
 local clock = redis.call('TIME')
+local now = clock[1] + clock[2] / 1000000
 local back, dangerous = {}, {}
-for _, member in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '(' .. clock[1], 'LIMIT', 0, ARGV[7])) do
+for _, member in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, ARGV[7])) do
   local id, execution = string.match(member, '^(.*):([^:]*)$')
   local seen = id and redis.call('HMGET', ARGV[1] .. id, 'status', 'hf_execution', 'worker_name', 'hf_takeovers') or {}
   local owned = seen[1] == 'started' and seen[2] == execution

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import os
@@ -22,6 +23,7 @@ import redis
 from common.cli import dispatch
 from common.queues import extract_queue_name, queue_counts
 from common.run_state import get_run
+from hiddenfeed.errors import TransientError
 from hiddenfeed.layout import batch_key
 from hiddenfeed.proof import load_proof, prove
 from hiddenfeed.store import open_store
@@ -29,8 +31,7 @@ from producer.__main__ import PROG, commands
 from standalone.servers import RedisServer
 from tests.conftest import S3Access
 from tests.stand_in_worker import stand_in
-from tests.tiny_chat import write_model_folder
-from tests.unit.test_prepare_run import conversations, write_rows
+from tests.tiny_chat import conversations, write_model_folder, write_rows
 
 Answer = tuple[int, str, str]
 BATCHES = 18
@@ -71,7 +72,8 @@ class Site:
 
     def on_run(self, command: str, run_id: str) -> Answer:
         """A command that takes a run, to its end."""
-        return self.call(command, run_id, *self.reach)
+        only_redis = command in ("pause", "resume", "cancel")
+        return self.call(command, run_id, *(["--redis-url", self.redis_url] if only_redis else self.reach))
 
     def end(self, running: Future[int]) -> Answer:
         """The end of a command in the background, with what was written since the last one."""
@@ -321,6 +323,37 @@ def test_redis_away_for_a_while_is_waited_out(
     assert code == 0, err
     assert "120 stored" in out
     assert "going on" in err
+
+
+def test_a_store_away_for_a_while_is_waited_out(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call that reaches for the store fails once, as if the store had just gone."""
+    away: list[str] = []
+
+    def failing_once(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            if name not in away:
+                away.append(name)
+                raise TransientError(f"the store is away ({name})")
+            return real(*arguments, **options)
+
+        return call
+
+    for place in (
+        "make.publish",
+        "attend.load_proof",
+        "attend.read_manifests",
+        "submission.take_inventory",
+        "attend.finish",
+    ):
+        module, _, name = place.partition(".")
+        real = getattr(importlib.import_module(f"producer.{module}"), name)
+        monkeypatch.setattr(f"producer.{place}", failing_once(place, real))
+    with site.worker():
+        code, out, err = site.call(*site.run_words)
+    assert code == 0, err
+    assert "120 stored" in out
+    assert len(away) == 5
+    assert all(f"waiting: the store is away ({place})" in err for place in away)
 
 
 def test_a_run_in_s3(

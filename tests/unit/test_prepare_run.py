@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
@@ -30,36 +29,7 @@ from producer.spill import Spill
 from producer.tally import general_reason
 from producer.tokens_file import read_manifests
 from producer.workplace import workplace
-from tests.tiny_chat import CHATML, pretrained, write_model_folder
-
-WORDS = ["hello", "world", "how", "are", "you", "fine", "thanks", "answer"]
-
-
-def conversations(count: int, seed: int = 0) -> list[dict[str, Any]]:
-    """Rows with one to three turns of one to forty words."""
-    random = np.random.Generator(np.random.PCG64(seed))
-
-    def words() -> str:
-        return " ".join(random.choice(WORDS, random.integers(1, 40)))
-
-    return [
-        {
-            "id": f"c{row}",
-            "messages": [
-                {"role": role, "content": words()}
-                for _ in range(random.integers(1, 4))
-                for role in ("user", "assistant")
-            ],
-        }
-        for row in range(count)
-    ]
-
-
-def write_rows(path: Path, rows: list[Any]) -> Path:
-    path.write_text(
-        "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows), encoding="utf-8"
-    )
-    return path
+from tests.tiny_chat import CHATML, conversations, pretrained, write_model_folder, write_rows
 
 
 @pytest.fixture(scope="session")

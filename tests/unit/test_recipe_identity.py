@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from collections.abc import Callable
@@ -16,12 +17,12 @@ from hiddenfeed.errors import ConfigError, DataError, PermanentError
 from hiddenfeed.layout import run_document_key, skipped_key, tokens_key
 from hiddenfeed.run import RunIdentity, fingerprint, identity_differences
 from hiddenfeed.store.memory import MemoryStore
+from producer.console import Console
 from producer.identity import identify, refuse_differences, run_id_of
 from producer.prepare import Prepared, prepare
 from producer.publish import find_run, publish
 from producer.recipe import Recipe, make_recipe
-from tests.tiny_chat import CHATML, LLAMA3, write_model_folder
-from tests.unit.test_prepare_run import conversations, quiet, write_rows
+from tests.tiny_chat import CHATML, LLAMA3, conversations, write_model_folder, write_rows
 
 
 class Inputs:
@@ -46,7 +47,7 @@ class Inputs:
 
     def prepared(self, recipe: Recipe, name: str = "out") -> Prepared:
         (self.folder / name).mkdir()
-        return prepare(recipe, self.folder / name, quiet())
+        return prepare(recipe, self.folder / name, Console(io.StringIO()))
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from common.queues import QueueCounts
 from common.run_state import Progress, RunRecord, UploaderProgress, WorkerProgress
 from common.settings.catalogue import (
     ExtractSettings,
+    HomeSettings,
     PlanSettings,
     RedisSettings,
     SpoolSettings,
@@ -28,7 +29,15 @@ from standalone.restart import Ended, GiveUp, Restart
 from standalone.roles import role_environment, settings_environment, worker_roles
 from standalone.surroundings import chosen_places
 
-GROUPS = (StandaloneSettings, RedisSettings, StoreOptions, SpoolSettings, PlanSettings, ExtractSettings)
+GROUPS = (
+    HomeSettings,
+    StandaloneSettings,
+    RedisSettings,
+    StoreOptions,
+    SpoolSettings,
+    PlanSettings,
+    ExtractSettings,
+)
 
 
 def _ended(code: int, *, seconds: float = 5.0, sentence: str = "") -> Ended:
@@ -64,6 +73,12 @@ def test_a_process_that_ran_long_starts_counting_anew() -> None:
 def test_something_away_is_waited_for_without_end() -> None:
     decision = restart.decide(_ended(75, sentence="Redis is not there"), 50)
     assert decision == Restart(30.0, 51)
+
+
+def test_something_away_before_anything_has_begun_is_said_at_once() -> None:
+    ended = _ended(75, sentence="the hub cannot be reached")
+    assert restart.decide(ended, 0, patient=False) == GiveUp("the hub cannot be reached", 75)
+    assert isinstance(restart.decide(_ended(-9), 0, patient=False), Restart)
 
 
 def test_settings_that_were_given_reach_the_roles_and_defaults_do_not() -> None:

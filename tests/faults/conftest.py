@@ -1,0 +1,67 @@
+"""A site for the fault runs: one per test process, made anew after a test that failed on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import pytest
+
+from tests.faults.aftermath import Reference, take_reference
+from tests.faults.fault_site import Site, open_site
+from tests.faults.trial import only_run, undisturbed
+
+_failed = pytest.StashKey[bool]()
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A site on which a run was made that nothing disturbed."""
+
+    site: Site
+    reference: Reference
+
+
+class _Stages:
+    """Hands out a stage, and another one when the last was spoilt."""
+
+    def __init__(self) -> None:
+        self._opened = ExitStack()
+        self._stage: Stage | None = None
+
+    def take(self) -> Stage:
+        if self._stage is None:
+            site = self._opened.enter_context(open_site())
+            undisturbed(site, "reference")
+            self._stage = Stage(site, take_reference(site.store, only_run(site.store)))
+        return self._stage
+
+    def drop(self) -> None:
+        self._stage = None
+        self._opened.close()
+
+
+@pytest.fixture(scope="session")
+def stages() -> Iterator[_Stages]:
+    """The stages of this test process."""
+    stages = _Stages()
+    yield stages
+    stages.drop()
+
+
+@pytest.fixture
+def stage(stages: _Stages, request: pytest.FixtureRequest) -> Iterator[Stage]:
+    """A site with its reference; a test that fails leaves it to nobody."""
+    yield stages.take()
+    if request.node.stash.get(_failed, True):
+        stages.drop()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Note how a test's own part ended, for the fixture that comes after it."""
+    report = yield
+    if call.when == "call":
+        item.stash[_failed] = not report.passed
+    return report

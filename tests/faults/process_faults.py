@@ -1,0 +1,60 @@
+"""Faults of processes: killed, told to end, frozen."""
+
+from __future__ import annotations
+
+import signal
+
+from tests.faults.fault_site import LEASE_SECONDS
+from tests.faults.trial import Fault, Trial
+
+_STORM_SIGNALS = 8
+
+
+def _kill(role: str) -> Fault:
+    def inject(trial: Trial) -> None:
+        trial.strike(role, signal.SIGKILL)
+
+    return Fault(f"kill -9 {role}", inject, times=(2, 3))
+
+
+def _kill_all(trial: Trial) -> None:
+    for name in trial.site.fleet.names():
+        trial.site.fleet.strike(name, signal.SIGKILL)
+
+
+def _kill_servers_too(trial: Trial) -> None:
+    """As if the machine had stopped, but for what the disks had not written yet."""
+    _kill_all(trial)
+    trial.site.kill_redis()
+    trial.site.kill_s3()
+    trial.site.start_s3()
+    trial.site.start_redis()
+
+
+def _storm(trial: Trial) -> None:
+    """SIGTERM to one after the other, to some twice in a row, while others are still starting."""
+    for _ in range(_STORM_SIGNALS):
+        name = trial.strike(trial.random.choice(("gpu_worker", "uploader", "uploader", "producer")), signal.SIGTERM)
+        trial.wait(trial.random.uniform(0.1, 0.7))
+        if trial.random.random() < 0.3 and name in trial.site.fleet.names():
+            trial.site.fleet.strike(name, signal.SIGTERM)
+
+
+def _freeze(trial: Trial) -> None:
+    """A GPU worker and an uploader stand still until others have taken over their jobs, and then go on with them."""
+    frozen = [trial.strike(role, signal.SIGSTOP) for role in ("gpu_worker", "uploader")]
+    trial.wait(max(LEASE_SECONDS + 2.0, trial.outage_seconds()))
+    for name in frozen:
+        trial.site.fleet.strike(name, signal.SIGCONT)
+
+
+FAULTS = (
+    _kill("gpu_worker"),
+    _kill("uploader"),
+    _kill("producer"),
+    Fault("kill -9 all", _kill_all),
+    # A role that starts before its servers ends with 75, for its supervisor to try again.
+    Fault("kill -9 all and servers", _kill_servers_too, own_ends=frozenset({75})),
+    Fault("SIGTERM storm", _storm),
+    Fault("frozen past the lease", _freeze),
+)

@@ -1,0 +1,217 @@
+"""One run on a site, disturbed by one fault at random instants, and what came of it."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+import redis
+
+from common import rq_keys
+from common.queues import extract_queue_name, upload_queue_name
+from common.redis_client import text
+from hiddenfeed.store import Store
+from tests.faults.aftermath import Findings, Reference, inspect, until
+from tests.faults.fault_site import LEASE_SECONDS, SPOOL, SPOOL_CAP_BYTES, Site
+from tests.faults.lookout import Lookout
+
+#: Until the first batches of a run are stored; a GPU worker may have to load its model first.
+_BEGIN_SECONDS = 120.0
+#: From the last fault's end to the run's end.
+END_SECONDS = 180.0
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that happens to a pipeline in real life."""
+
+    name: str
+    inject: Callable[[Trial], None]
+    #: How often it strikes one run, in the short form and in the long one.
+    times: tuple[int, int] = (1, 2)
+    #: Producers that are started at once to make the run.
+    producers: int = 1
+    #: Exit codes with which processes may end that nobody sent a signal to.
+    own_ends: frozenset[int] = frozenset()
+    #: What a site must have, as far as it is not on every machine: tells the reason why not, or None.
+    why_not: Callable[[Site], str | None] = lambda site: None
+
+
+@dataclass
+class Strike:
+    """One time that a fault struck."""
+
+    #: Seconds on the monotonic clock.
+    at: float
+    #: When it was over: the server back, the process told to go on.
+    over: float
+    #: Batches that somebody was at when it struck.
+    in_hand: set[int]
+    #: From `over` until the next batch was in the store; None if there was none left.
+    went_on_seconds: float | None = None
+    #: From `over` until all batches in hand were in the store.
+    recovered_seconds: float | None = None
+
+
+@dataclass
+class Report:
+    """What came of a trial."""
+
+    fault: str
+    run_id: str
+    strikes: list[Strike] = field(default_factory=list)
+    findings: Findings = field(default_factory=Findings)
+
+
+class Trial:
+    """A run that goes on while a fault strikes; what faults work with."""
+
+    def __init__(
+        self, site: Site, reference: Reference, name: str, random: Random, *, longest_outage_seconds: float = 0.0
+    ) -> None:
+        self.site, self.reference, self.random = site, reference, random
+        self.run_name, self.run_id = name, reference.run_id(name)
+        self._longest_outage_seconds = longest_outage_seconds
+        self._producers: list[str] = []
+        self._pause = threading.Event()
+        self.lookout = Lookout(site.store, site.spool, self.run_id)
+
+    def add_producer(self) -> str:
+        """One more producer makes the run; returns the member's name."""
+        name = f"producer-{self.run_name}-{len(self._producers)}"
+        self.site.enlist_producer(name, self.run_name)
+        self._producers.append(name)
+        return name
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every producer has seen the run's end."""
+        return all(map(self.site.fleet.is_done, self._producers))
+
+    def outage_seconds(self) -> float:
+        """How long a server is away or a process frozen: longer than the lease, in the long form sometimes much longer."""
+        shortest = LEASE_SECONDS + 0.5
+        if self.random.random() < 0.75:
+            return shortest + self.random.uniform(0, 1.5)
+        return max(shortest, self.random.uniform(0.2, 1.0) * self._longest_outage_seconds)
+
+    def wait(self, seconds: float) -> None:
+        """Let the fault last."""
+        self._pause.wait(seconds)
+
+    def strike(self, role: str, number: signal.Signals) -> str:
+        """Send a signal to one of the role's processes; returns its name."""
+        name = self.random.choice(self.site.fleet.names(role) or [role])
+        if name != role:
+            self.site.fleet.strike(name, number)
+        return name
+
+    def wait_for_work(self) -> bool:
+        """Wait for an instant at which there is work: some batches later than now; False if the run ends before."""
+        left = self.reference.batches - self.lookout.stored
+        if left < 20:
+            return False
+        count = self.lookout.stored + self.random.randint(4, max(5, left // 3))
+        if not self.lookout.wait_for(count, _BEGIN_SECONDS):
+            raise TimeoutError(f"no {count} batches within {_BEGIN_SECONDS:.0f} s")
+        self.wait(self.random.uniform(0, 0.3))
+        return not self.is_over
+
+    def in_hand(self) -> set[int]:
+        """Batches of jobs that are started now; none if Redis cannot tell."""
+        queues = (extract_queue_name(self.run_id), upload_queue_name(SPOOL))
+        with self.site.client as client:
+            try:
+                members = [
+                    text(member) for queue in queues for member in client.zrange(rq_keys.started_key(queue), 0, -1)
+                ]
+            except redis.RedisError:
+                return set()
+        jobs = [member.partition(":")[0] for member in members]
+        return {int(job.rpartition("-")[2]) for job in jobs if self.run_id in job}
+
+    def wait_end(self) -> bool:
+        """Wait until every producer has seen the end; False if that does not come."""
+        return until(lambda: self.is_over, END_SECONDS)
+
+    def close(self) -> list[str]:
+        """End the producers; returns a sentence for each that did not end by itself."""
+        troubles = [f"{name} did not come to an end" for name in self._producers if not self.site.fleet.is_done(name)]
+        self.lookout.close()
+        return troubles + self.site.fleet.dismiss(self._producers)
+
+
+def undisturbed(site: Site, name: str) -> None:
+    """Make a run with nothing in its way; raises TimeoutError if it does not come to its end."""
+    site.enlist_producer(name, name)
+    if not until(lambda: site.fleet.is_done(name), _BEGIN_SECONDS):
+        raise TimeoutError(f"run {name} did not end within {_BEGIN_SECONDS:.0f} s")
+    site.fleet.dismiss([name])
+
+
+def try_fault(
+    site: Site,
+    reference: Reference,
+    fault: Fault,
+    name: str,
+    random: Random,
+    *,
+    times: int,
+    longest_outage_seconds: float = 0.0,
+    spool_is_tidied: bool = True,
+) -> Report:
+    """Make a run of that name, let the fault strike it, and look at what is left."""
+    ends_before = len(site.fleet.ends)
+    trial = Trial(site, reference, name, random, longest_outage_seconds=longest_outage_seconds)
+    report = Report(fault.name, trial.run_id)
+    try:
+        for _ in range(fault.producers):
+            trial.add_producer()
+        for _ in range(times):
+            if not trial.wait_for_work():
+                break
+            strike = Strike(time.monotonic(), 0.0, trial.in_hand())
+            report.strikes.append(strike)
+            fault.inject(trial)
+            strike.over = time.monotonic()
+        trial.wait_end()
+    except TimeoutError as error:
+        report.findings.troubles.append(str(error))
+    finally:
+        troubles = trial.close()
+    for strike in report.strikes:
+        _measure(strike, trial.lookout)
+    earlier = report.findings.troubles + troubles
+    report.findings = inspect(site, reference, trial.run_id, spool_is_tidied=spool_is_tidied)
+    report.findings.troubles[:0] = earlier + _bad_ends(site, fault, ends_before)
+    if trial.lookout.spool_peak_bytes > SPOOL_CAP_BYTES:
+        report.findings.troubles.append(
+            f"the spool held {trial.lookout.spool_peak_bytes} bytes where {SPOOL_CAP_BYTES} are allowed"
+        )
+    return report
+
+
+def _measure(strike: Strike, lookout: Lookout) -> None:
+    later = [seen for seen in lookout.first_seen.values() if seen > strike.over]
+    strike.went_on_seconds = min(later) - strike.over if later else None
+    seen = lookout.seen_at(strike.in_hand)
+    strike.recovered_seconds = max(0.0, max(seen) - strike.over) if seen else None
+
+
+def _bad_ends(site: Site, fault: Fault, since: int) -> list[str]:
+    """Processes that ended though nobody told them to: none needs a restart for a fault outside of it."""
+    return [
+        str(end)
+        for end in site.fleet.ends[since:]
+        if not end.is_as_asked() and (end.struck or end.code not in fault.own_ends)
+    ]
+
+
+def only_run(store: Store) -> str:
+    """The id of the one run in the store."""
+    (run_id,) = {info.key.partition("/")[0] for info in store.list("")}
+    return run_id

@@ -1,0 +1,73 @@
+"""Models of the hub, from its local cache, without network: found, pinned to a commit, told apart from folders."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from common.settings.catalogue import DataSettings, PlanSettings
+from hiddenfeed.errors import ConfigError
+from producer.recipe import make_recipe
+from tests.tiny_chat import CHATML, conversations, pretrained, write_model_folder, write_rows
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+_SCRIPT = """
+import json, sys
+sys.modules["torch"] = None
+from common.settings.catalogue import DataSettings, PlanSettings
+from hiddenfeed.errors import HiddenfeedError
+from producer.identity import identify
+from producer.recipe import make_recipe
+for model, revision in json.loads(sys.argv[2]):
+    try:
+        recipe = make_recipe(DataSettings(data=sys.argv[1], model=model, model_revision=revision, taps="1"), PlanSettings(), lambda line: None)
+        identity = identify(recipe)
+        print(json.dumps([identity.model, identity.model_revision, identity.tokenizer, recipe.name]))
+    except HiddenfeedError as error:
+        print(json.dumps([type(error).__name__, str(error)]))
+"""
+
+
+def test_a_model_in_the_hubs_cache_is_pinned_to_its_commit(tmp_path: Path) -> None:
+    root = tmp_path / "hub" / "models--org--tiny"
+    folder = write_model_folder(root / "snapshots" / COMMIT)
+    # Only the worker needs weights.
+    (folder / "model.safetensors").unlink()
+    (root / "refs").mkdir()
+    (root / "refs" / "main").write_text(COMMIT)
+    data = write_rows(tmp_path / "data.jsonl", conversations(2))
+    asked = [("org/tiny", None), ("org/tiny", COMMIT), ("org/tiny", "v2"), ("org/other", None)]
+    done = subprocess.run(
+        [sys.executable, "-c", _SCRIPT, str(data), json.dumps(asked)],
+        env={**os.environ, "HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    newest, pinned, other_revision, other_model = (json.loads(line) for line in done.stdout.splitlines())
+    assert newest[:2] == ["org/tiny", COMMIT]
+    assert newest == pinned
+    assert newest[3] == "tiny-data"
+    assert (other_revision[0], other_model[0]) == ("ConfigError", "ConfigError")
+    assert "HF_HUB_OFFLINE" in other_model[1]
+
+
+def test_several_templates_need_a_default(tmp_path: Path) -> None:
+    model = write_model_folder(tmp_path / "model", chat_template=None)
+    tokenizer = pretrained()
+    data = write_rows(tmp_path / "data.jsonl", conversations(1))
+    settings = DataSettings(data=str(data), model=str(model), taps="1")
+    tokenizer.chat_template = {"default": CHATML, "tool_use": "{{ tools }}"}
+    tokenizer.save_pretrained(model)
+    template = make_recipe(settings, PlanSettings(), lambda line: None).template
+    assert template is not None
+    assert template.text == CHATML
+    (model / "chat_template.jinja").unlink()
+    with pytest.raises(ConfigError, match="several chat templates and none is the default; give one"):
+        make_recipe(settings, PlanSettings(), lambda line: None)

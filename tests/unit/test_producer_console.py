@@ -1,0 +1,126 @@
+"""The live line, the log lines in its place, and what they say of pace."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from common.queues import QueueCounts
+from common.run_state import Progress
+from producer.console import LIVE_SECONDS, PLAIN_SECONDS, Console, duration
+from producer.pace import WINDOW_SECONDS, Pace, standing_line
+from producer.submission import Standing
+
+
+class Terminal(io.StringIO):
+    """A stream that a person looks at."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def shown(self) -> str:
+        """What the last line looks like now."""
+        line = ""
+        for part in self.getvalue().rpartition("\n")[2].split("\r"):
+            line = part + line[len(part) :]
+        return line.rstrip()
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_terminal_has_one_live_line_that_is_renewed_and_cleared() -> None:
+    terminal, clock = Terminal(), Clock()
+    console = Console(terminal, clock)
+    console.progress("{} of 10".format, 1)
+    assert terminal.shown() == "1 of 10"
+    console.progress("{} of 10".format, 2)
+    assert terminal.shown() == "1 of 10"
+    clock.now += LIVE_SECONDS
+    console.progress(lambda: "3")
+    assert terminal.shown() == "3"
+    console.clear()
+    assert terminal.shown() == ""
+    assert "\n" not in terminal.getvalue()
+
+
+def test_a_live_line_is_no_longer_than_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    terminal = Terminal()
+    Console(terminal, Clock()).progress(lambda: "x" * 100)
+    assert terminal.shown() == "x" * 29
+
+
+def test_results_go_to_stdout_behind_the_cleared_line(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal = Terminal()
+    console = Console(terminal, Clock())
+    console.progress(lambda: "working")
+    console.result("done")
+    assert terminal.shown() == ""
+    assert capsys.readouterr().out == "done\n"
+
+
+def test_elsewhere_progress_is_a_log_line_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+    stream, clock = io.StringIO(), Clock()
+    console, asked = Console(stream, clock), []
+
+    def text() -> str:
+        asked.append(clock.now)
+        return f"at {clock.now:.0f}"
+
+    with caplog.at_level("INFO", logger="hiddenfeed"):
+        for second in range(25):
+            clock.now = float(second)
+            console.progress(text)
+    assert [record.getMessage() for record in caplog.records] == ["at 0", "at 10", "at 20"]
+    # What is not shown is not even made.
+    assert asked == [0.0, PLAIN_SECONDS, 2 * PLAIN_SECONDS]
+    assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-1, "0 s"), (59.4, "59 s"), (60, "1 min 0 s"), (3599, "59 min 59 s"), (7300, "2 h 1 min")],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_the_pace_is_that_of_the_last_minute() -> None:
+    pace = Pace()
+    assert pace.look(0, 100) is None
+    assert pace.look(10, 100) is None
+    assert pace.look(20, 2100) == 100
+    for second in range(30, 200, 10):
+        rate = pace.look(second, 2100 + (second - 20) * 50)
+    assert rate == pytest.approx(50)
+    assert WINDOW_SECONDS == 60
+    # Counters of a Redis that was wiped begin anew.
+    assert pace.look(200, 0) is None
+
+
+def standing(**changes: object) -> Standing:
+    facts = {
+        "state": "active",
+        "counts": QueueCounts(queued=8, started=3),
+        "progress": Progress(run_id="r", batches=12, tokens=3400, bytes=3 * 2**20),
+        "pending": 20,
+    }
+    return Standing(**{**facts, **changes})  # type: ignore[arg-type]
+
+
+def test_what_a_person_reads() -> None:
+    line = standing_line(standing(), tokens=10_000, batches=40, rate=660.0, workers=2)
+    assert line == "34%, 12 of 40 batches, 3.0 MiB, 660 tokens/s, about 10 s left, 28 queued, 3 running"
+    bare = standing_line(standing(), tokens=10_000, batches=40, rate=None, workers=0)
+    assert bare == "34%, 12 of 40 batches, 3.0 MiB, 28 queued, 3 running, no GPU worker is there"
+    paused = standing(state="paused", counts=QueueCounts(queued=1, scheduled=2, failed=3))
+    assert standing_line(paused, tokens=1, batches=40, rate=None, workers=0).endswith(
+        "21 queued, 2 to be tried again, 3 failed, paused"
+    )
