@@ -35,7 +35,11 @@ class Admission:
     def why_not(self) -> str | None:
         """`spool full`, `upload backlog`, or None; raises TransientError when Redis is away."""
         run = self._runs.served
-        if run is not None and not self._spool.has_room(batch_bytes(run.document)):
-            return "spool full"
+        if run is not None:
+            size = batch_bytes(run.document)
+            if size > self._spool.usage().cap_bytes:
+                return f"spool cap below a batch file of {size} bytes"
+            if not self._spool.has_room(size):
+                return "spool full"
         waiting = queue_counts(self._client, upload_queue_name(self._spool.name)).unfinished
         return "upload backlog" if waiting >= self._settings.upload_backlog_max else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import torch
@@ -26,6 +27,7 @@ from gpu_worker.model import resolve_device
 from gpu_worker.runs import RunChooser
 from gpu_worker.service import RunService
 from gpu_worker.tokens import TokenCache
+from hiddenfeed.errors import TransientError
 from hiddenfeed.options import StoreOptions
 from hiddenfeed.store import open_store
 
@@ -61,11 +63,18 @@ def serve(settings: Resolved) -> int:
     client = connect(settings.group(RedisSettings))
     cache = TokenCache(Path(extract.cache_dir).expanduser() if extract.cache_dir else spool.root / _CACHE)
     runs = RunService(store, cache, extract, device)
+    lost = threading.Event()
+
+    def device_lost() -> None:
+        lost.set()
+        worker.stop()
+
+    extractor = Extractor(runs, spool, device_lost=device_lost)
     worker = Worker(
         redis=client,
         role=ROLE,
         queues=RunChooser(client, runs, pinned=extract.run).choose_queue,
-        handlers={EXTRACT_FUNCTION: Extractor(runs, spool).extract_batch},
+        handlers={EXTRACT_FUNCTION: extractor.extract_batch},
         settings=settings.group(QueueSettings),
         slots=lambda: extract.batches_in_flight,
         may_take=Admission(client, spool, runs, extract).why_not,
@@ -73,7 +82,8 @@ def serve(settings: Resolved) -> int:
     )
     get_logger(ROLE).info("serving", device=str(device), store=store.url, spool=str(spool.root))
     exit_code = worker.run()
-    leave(exit_code)
+    # A new process gets the device back, if anything does.
+    leave(TransientError.exit_code if lost.is_set() else exit_code)
 
 
 def use_device(settings: ExtractSettings) -> torch.device:

@@ -113,7 +113,7 @@ def check_samples(reader: RunReader, samples: Sequence[Sample], model: nn.Module
     """Compare these samples of a run with what `model`, whole, gives for each of them alone."""
     parts = dissect(model)
     reference = Reference(model, parts)
-    compute_dtype = dtype_name(next(parts.blocks.parameters()).dtype)
+    compute_dtype = dtype_name(parts.dtype)
     identity = reader.document.identity
     selection = Selection(identity.taps, identity.final_state)
     tolerance = tolerance_for([identity.dtype, compute_dtype], median=is_mixture(text_config(model)))
@@ -129,7 +129,7 @@ def check_samples(reader: RunReader, samples: Sequence[Sample], model: nn.Module
         ok=all(state.ok for state in states),
         run_id=reader.run_id,
         model=reader.document.model,
-        device=str(reference.device),
+        device=str(parts.device),
         compute_dtype=compute_dtype,
         dtype=identity.dtype,
         samples=[sample.sample_id for sample in samples],

@@ -49,7 +49,7 @@ CANARY_SHARE, CANARY_MIN_TOKENS, CANARY_MAX_TOKENS = 0.005, 64, 512
 _LOOK_SECONDS = 0.2
 
 #: What the writer's thread does with rows that landed.
-Deliver = Callable[[Landing, ChunkTensors], None]
+Deliver = Callable[[ChunkTensors], None]
 
 
 class Stopped(Exception):  # noqa: N818 - not a failure
@@ -125,25 +125,6 @@ class DeviceLoop:
     def close(self) -> None:
         """End the writer's thread; no batch may be running."""
         self._writer.shutdown()
-
-    def check_input(self, batch: TokenBatch) -> None:
-        """Raise DataError for tokens that the model cannot take; on a GPU they would end the process."""
-        low, high = int(batch.input_ids.min()), int(batch.input_ids.max())
-        if low < 0 or high >= self._model.vocabulary:
-            wrong = int(
-                np.flatnonzero((batch.input_ids < 0) | (batch.input_ids >= self._model.vocabulary))[0]
-            )
-            row = int(batch.source_rows[batch.sample_of_token(wrong)])
-            raise DataError(
-                f"token id {int(batch.input_ids[wrong])} in source row {row} is not one of the model's "
-                f"{self._model.vocabulary} ids"
-            )
-        longest, limit = int(batch.lengths.argmax()), self._model.max_positions
-        if limit is not None and batch.lengths[longest] > limit:
-            raise DataError(
-                f"the sample in source row {int(batch.source_rows[longest])} has {int(batch.lengths[longest])} tokens, "
-                f"and the model has positions for {limit}"
-            )
 
     def extract(self, file: BatchFile, stopping: Callable[[], bool] = lambda: False) -> LoopReport:
         """Compute all rows of the file's batch and return when they are written and checked.
@@ -263,7 +244,9 @@ class DeviceLoop:
     def _deliver(self, slot: Slot, deliver: Deliver, landing: Landing, host: ChunkTensors) -> None:
         """In the writer's thread."""
         try:
-            deliver(landing, host)
+            # Before anything else: until then the device may still write into the buffer.
+            landing.wait()
+            deliver(host)
         finally:
             self._ring.release(slot)
 
@@ -277,6 +260,28 @@ class DeviceLoop:
         forward = sum(seconds(begin, end) for begin, end in progress.marks)
         whole = seconds(progress.marks[0][0], progress.marks[-1][1])
         return LoopReport(forward, max(0.0, whole - forward), progress.padded_tokens, progress.halvings)
+
+
+def check_input(model: TapModel, batch: TokenBatch) -> None:
+    """Raise DataError for tokens that the model cannot take; on a GPU they would end the process."""
+    unknown = np.flatnonzero((batch.input_ids < 0) | (batch.input_ids >= model.vocabulary))
+    if len(unknown):
+        row = int(batch.source_rows[batch.sample_of_token(int(unknown[0]))])
+        raise DataError(
+            f"token id {int(batch.input_ids[unknown[0]])} in source row {row} is not one of the model's "
+            f"{model.vocabulary} ids"
+        )
+    longest = int(batch.lengths.argmax())
+    if model.max_positions is not None and batch.lengths[longest] > model.max_positions:
+        raise DataError(
+            f"the sample in source row {int(batch.source_rows[longest])} has {int(batch.lengths[longest])} tokens, "
+            f"and the model has positions for {model.max_positions}"
+        )
+
+
+def is_device_lost(error: RuntimeError) -> bool:
+    """Whether the device will refuse everything from now on, as CUDA does after an illegal access."""
+    return "CUDA error" in str(error) and not _is_out_of_memory(error)
 
 
 def canary_sample(batch: TokenBatch) -> int:

@@ -21,7 +21,7 @@ from common.part_file import PartFile
 from common.queues import upload_request
 from common.spool import Spool
 from common.worker import GiveBack, JobContext
-from gpu_worker.device_loop import LoopReport, Stopped
+from gpu_worker.device_loop import LoopReport, Stopped, check_input, is_device_lost
 from gpu_worker.guards import BatchGuard
 from gpu_worker.service import RunService, ServedRun
 from gpu_worker.tokens import TokenBatch
@@ -52,9 +52,15 @@ class Extractor:
     """Handler of `gpu_worker.extract.extract_batch`; safe to call from several threads at a time."""
 
     def __init__(
-        self, runs: RunService, spool: Spool, *, clock: Callable[[], float] = time.monotonic
+        self,
+        runs: RunService,
+        spool: Spool,
+        *,
+        device_lost: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._runs, self._spool, self._clock = runs, spool, clock
+        """`device_lost` is called when the device will compute nothing more: the process should end."""
+        self._runs, self._spool, self._device_lost, self._clock = runs, spool, device_lost, clock
 
     def extract_batch(self, payload: Any, context: JobContext) -> BatchReport:
         """Compute the batch of an `ExtractBatch` message and announce its file; returns how it went.
@@ -79,6 +85,12 @@ class Extractor:
             return self._extract(run, message, context, times)
         except DataError as error:
             reason = str(error)
+        except RuntimeError as error:
+            if is_device_lost(error):
+                # Every further batch would fail at once, and use up the attempts of the whole queue.
+                log.critical("the device is lost", why=str(error).splitlines()[0])
+                self._device_lost()
+            raise
         log.error("batch quarantined", run=message.run_id, batch=message.batch_id, why=reason)
         return self._quarantine(run, message, context, times, reason)
 
@@ -91,7 +103,7 @@ class Extractor:
     ) -> UploadFile:
         """The batch file in the spool; raises DataError if there cannot be one."""
         batch = run.tokens.read(message)
-        run.engine.loop.check_input(batch)
+        check_input(run.engine.model, batch)
         times.read = self._clock() - times.began
         facts = BatchFacts.of_run(run.document, message.batch_id, tokens=batch.tokens, samples=batch.samples)
         layout = BatchLayout(facts)

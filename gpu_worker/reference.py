@@ -23,7 +23,7 @@ class Reference:
         self._model: Any = model
         self._parts = parts
         self._num_blocks = parts.num_blocks
-        self.device = next(parts.blocks.parameters()).device
+        self.device = parts.device
 
     def states(self, ids: torch.Tensor, selection: Selection) -> torch.Tensor:
         """float32 [n, K', H] of token ids int64 [1, n], alone: the taps, then the final state if there is one."""

@@ -24,13 +24,24 @@ from hiddenfeed.errors import ConfigError
 SAMPLES, TOKENS = 3, 192
 
 
-def probe(batch: TokenBatch) -> TokenBatch:
-    """The starts of a few samples of different lengths, longest first, as one micro-batch."""
-    spread = np.linspace(0, batch.samples - 1, min(SAMPLES, batch.samples)).astype(int)
+def probe(batch: TokenBatch, vocabulary: int, positions: int | None) -> TokenBatch:
+    """The starts of a few samples of different lengths, longest first, as one micro-batch.
+
+    Only of samples whose ids the model knows; raises ConfigError if there are none.
+    """
+    known = (batch.input_ids >= 0) & (batch.input_ids < vocabulary)
+    usable = np.flatnonzero(np.logical_and.reduceat(known, batch.offsets[:-1]))
+    if not len(usable):
+        raise ConfigError(
+            f"no sample of batch {batch.batch_id} has only token ids below the model's {vocabulary}: "
+            "the tokenizer and the model do not belong together"
+        )
+    spread = usable[np.linspace(0, len(usable) - 1, min(SAMPLES, len(usable))).astype(int)]
     longest = sorted(spread.tolist(), key=lambda sample: -int(batch.lengths[sample]))
+    most = min(TOKENS, positions or TOKENS)
     # Unequal on purpose, so that there is padding even if all samples are long.
     cuts = [
-        max(1, min(int(batch.lengths[sample]), TOKENS - 50 * place)) for place, sample in enumerate(longest)
+        max(1, min(int(batch.lengths[sample]), most - 50 * place)) for place, sample in enumerate(longest)
     ]
     ids = [batch.input_ids[batch.offsets[sample] :][:cut] for sample, cut in zip(longest, cuts, strict=True)]
     return TokenBatch(

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
 from hiddenfeed.errors import ConfigError
@@ -37,6 +38,29 @@ class DecoderParts:
     def norm(self) -> nn.Module | None:
         """The final norm, as it is now."""
         return getattr(self.decoder, self.norm_name) if self.norm_name else None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the blocks are."""
+        return next(self.blocks.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What states are computed in; of a quantised checkpoint, the dtype of what is not quantised."""
+        for module in (self.blocks, self.decoder):
+            for weight in module.parameters():
+                if weight.is_floating_point() and weight.itemsize > 1:
+                    return weight.dtype
+        return torch.get_default_dtype()
+
+    @property
+    def positions(self) -> int | None:
+        """Longest sample that the model has positions for; None if its configuration does not say."""
+        config = text_config(self.decoder)
+        limit = getattr(config, "max_position_embeddings", None)
+        # Stretched rotary positions: some configurations give the length before, some the one after.
+        factors = list(_factors(getattr(config, "rope_parameters", None)))
+        return int(limit * max([1.0, *factors])) if limit else None
 
     @property
     def vocabulary(self) -> int:
@@ -92,6 +116,16 @@ def _decoder_candidates(model: nn.Module) -> Iterator[nn.Module]:
         seen.add(id(model))
         model = as_pretrained(model).get_decoder()
         yield model
+
+
+def _factors(rope: Any) -> Iterator[float]:
+    """Every stretching factor in rotary parameters, which may be given for each kind of layer."""
+    if not isinstance(rope, dict):
+        return
+    for name, value in rope.items():
+        if name == "factor" and isinstance(value, int | float):
+            yield float(value)
+        yield from _factors(value)
 
 
 def _final_norm(decoder: nn.Module) -> str | None:

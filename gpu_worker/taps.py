@@ -63,10 +63,9 @@ class TapModel:
         #: Token ids are below this.
         self.vocabulary = parts.vocabulary
         #: Longest sample that has positions; None if the configuration does not say.
-        self.max_positions: int | None = getattr(config, "max_position_embeddings", None)
+        self.max_positions = parts.positions
         self.is_mixture = is_mixture(config)
-        weight = next(parts.blocks.parameters())
-        self.device, self.compute_dtype = weight.device, weight.dtype
+        self.device, self.compute_dtype = parts.device, parts.dtype
         self._rows: StateRows | None = None
         self._depth = selection.depth(parts.num_blocks)
         self._handles = self._install_hooks()

@@ -18,7 +18,7 @@ from common.part_file import PartFile
 from gpu_worker.agreement import Floats, Tolerance, compare
 from gpu_worker.guards import BatchGuard, GuardError
 from gpu_worker.tokens import TokenBatch
-from gpu_worker.transfer import ChunkTensors, Landing
+from gpu_worker.transfer import ChunkTensors
 from hiddenfeed.batch_file import BatchLayout, TensorPlace, encode_header, whole_file_checksum
 from hiddenfeed.checksum import RunningChecksum
 from hiddenfeed.dtypes import raw_dtype, to_float32
@@ -78,8 +78,8 @@ class BatchFile:
         final = self.layout.final_states
         self._final = None if final is None else _Column(final)
 
-    def append(self, landing: Landing, host: ChunkTensors) -> None:
-        """Check and write the next rows, once they have landed.
+    def append(self, host: ChunkTensors) -> None:
+        """Check and write the next rows.
 
         Raises GuardError for rows that must not be stored and TransientError if the disk refuses;
         after that nothing more is accepted.
@@ -87,7 +87,6 @@ class BatchFile:
         if self._failed:
             return
         self._failed = True
-        landing.wait()
         begin = time.perf_counter()
         self.guard.chunk(host.norms.numpy(), host.nonzero.numpy(), host.seen_ids.numpy())
         self._states.append(self.part, raw_bytes(host.hidden_states))
@@ -97,12 +96,11 @@ class BatchFile:
         self.seconds += time.perf_counter() - begin
         self._failed = False
 
-    def check_canary(self, canary: Canary, landing: Landing, host: ChunkTensors) -> None:
+    def check_canary(self, canary: Canary, host: ChunkTensors) -> None:
         """Compare what stands in the file with the same tokens computed alone; raises GuardError."""
         if self._failed:
             return
         self._failed = True
-        landing.wait()
         first = int(self.batch.offsets[canary.sample])
         stored, alone = self._stored_rows(first, canary.tokens), self._as_float32(host)
         agreement = compare(stored, alone, median=canary.tolerance.median)

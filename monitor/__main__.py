@@ -13,16 +13,22 @@ from threading import Event
 import msgspec
 
 from common.cli import Command
-from common.settings.catalogue import MonitorSettings, RedisSettings, SpoolSettings, StoreSettings
+from common.settings.catalogue import (
+    MonitorSettings,
+    QueueSettings,
+    RedisSettings,
+    SpoolSettings,
+    StoreSettings,
+)
 from common.settings.declaration import ENVIRONMENT_PREFIX
 from common.settings.resolve import Resolved
 from hiddenfeed.errors import ConfigError, TransientError
 from hiddenfeed.options import StoreOptions
 from monitor.bootstrap import snapshot_reader
-from monitor.snapshot import Snapshot
 from monitor.terminal import render
+from monitor.views import Snapshot
 
-_GROUPS = (RedisSettings, StoreSettings, StoreOptions, SpoolSettings, MonitorSettings)
+_GROUPS = (RedisSettings, StoreSettings, StoreOptions, SpoolSettings, QueueSettings, MonitorSettings)
 #: On something that is no terminal the live view is one block of lines this often at most.
 _PLAIN_SECONDS = 10.0
 _CLEAR = "\x1b[H\x1b[J"

@@ -53,6 +53,8 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """All of it, at one moment."""
 
+    #: A process that has been silent for longer has lost its jobs to others.
+    lease_seconds: float
     #: Why Redis could not be read; empty if it was.
     redis_error: str = ""
     store_error: str = ""
@@ -67,9 +69,12 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     upload_queue: str = ""
 
 
-def read_facts(client: redis.Redis, spool_settings: SpoolSettings, store: Store | None) -> Facts:
+def read_facts(
+    client: redis.Redis, spool_settings: SpoolSettings, lease_seconds: float, store: Store | None
+) -> Facts:
     """Everything that can be seen now. What is away is named in the facts, never raised."""
     facts = Facts(
+        lease_seconds=lease_seconds,
         store=store.url if store else "",
         spool=_read_spool(spool_settings),
         spool_name=spool_settings.spool,

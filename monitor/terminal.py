@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
-from monitor.snapshot import FailureView, RunView, Snapshot
+from monitor.views import FailureView, RunView, Snapshot
 from monitor.words import duration, rate, share, size, size_rate
 
 _BAR_WIDTH = 24

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from monitor.snapshot import FailureView, RunView, Snapshot
+from monitor.views import FailureView, RunView, Snapshot
 from monitor.words import duration, rate, share, size, size_rate
 
 #: A snapshot serves all who ask within this time, so that many open pages cost Redis no more than one.

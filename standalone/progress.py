@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,7 +58,7 @@ def progress_line(
         parts.append("proving")
     elif rate:
         parts.append(f"about {short_duration((record.tokens - progress.tokens) / rate)} left")
-    elif not progress.batches and not extract.started:
+    elif not (progress.batches or extract.started or extract.failed):
         parts.append("loading the model")
     if trouble:
         parts.append(trouble)
@@ -67,14 +67,23 @@ def progress_line(
 
 def announced_run(lines: Iterable[str]) -> str | None:
     """The run's id out of the producer's JSON log lines; None as long as it has not said it."""
-    for line in lines:
-        try:
-            entry = msgspec.json.decode(line, type=dict[str, Any])
-        except msgspec.MsgspecError:
-            continue
+    for entry in _entries(lines):
         if isinstance(run_id := entry.get("run_id"), str):
             return check_run_id(run_id)
     return None
+
+
+def warnings(lines: Iterable[str]) -> list[str]:
+    """The warnings among a role's JSON log lines."""
+    return [str(entry.get("message")) for entry in _entries(lines) if entry.get("level") == "warning"]
+
+
+def _entries(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    for line in lines:
+        try:
+            yield msgspec.json.decode(line, type=dict[str, Any])
+        except msgspec.MsgspecError:
+            continue
 
 
 def short_duration(seconds: float) -> str:

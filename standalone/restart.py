@@ -43,6 +43,8 @@ class GiveUp:
 
     sentence: str
     code: int
+    #: The role that made it necessary.
+    role: str
 
 
 def decide(ended: Ended, quick_ends_before: int, *, patient: bool = True) -> Restart | GiveUp:
@@ -53,7 +55,7 @@ def decide(ended: Ended, quick_ends_before: int, *, patient: bool = True) -> Res
     """
     hopeless = _HOPELESS if patient else _HOPELESS | {_TRANSIENT}
     if ended.code in hopeless and ended.sentence:
-        return GiveUp(ended.sentence, ended.code)
+        return GiveUp(ended.sentence, ended.code, ended.role)
     quick_ends = quick_ends_before + 1 if ended.ran_seconds < SETTLED_SECONDS else 1
     # Something that is away may come back at any time, so there is no last attempt.
     if quick_ends > MOST_QUICK_ENDS and ended.code != _TRANSIENT:
@@ -61,6 +63,7 @@ def decide(ended: Ended, quick_ends_before: int, *, patient: bool = True) -> Res
         return GiveUp(
             f"{ended.role} ended {quick_ends} times soon after its start ({shown_code(ended.code)}): {said}",
             1,
+            ended.role,
         )
     return Restart(min(_FIRST_PAUSE_SECONDS * 2 ** (quick_ends - 1), _LONGEST_PAUSE_SECONDS), quick_ends)
 

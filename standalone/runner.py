@@ -20,7 +20,7 @@ from standalone import roles
 from standalone.display import Display
 from standalone.finish import Ending, finish_run
 from standalone.home import Home
-from standalone.progress import Meter, announced_run, progress_line, short_duration
+from standalone.progress import Meter, announced_run, progress_line, short_duration, warnings
 from standalone.report import shown_path, shown_python
 from standalone.restart import GiveUp
 from standalone.signals import StopRequest
@@ -30,6 +30,7 @@ from standalone.timeline import Timeline
 
 INTERRUPTED = 130
 _LOOK_SECONDS = 0.5
+_WARNINGS_SHOWN = 4
 #: On one machine a dead process is noticed sooner than in a fleet, where a network may delay a heartbeat.
 _LOCAL_LEASE = {"lease_seconds": "15", "heartbeat_seconds": "3", "maintenance_seconds": "5"}
 _PRODUCER = "producer"
@@ -116,6 +117,9 @@ class Runner:
             self.display.say(f"{name} ended and was started again")
         verdict = self._supervisor.step(may_finish=[_PRODUCER], patient=self.run_id is not None)
         if isinstance(verdict, GiveUp):
+            # The error is one sentence; what led to it was said before.
+            for warning in warnings(self._supervisor.output(verdict.role))[-_WARNINGS_SHOWN:]:
+                self.display.say(f"{verdict.role}: {warning}")
             raise _error(verdict)
 
     def _look(self, client: redis.Redis, surroundings: Surroundings, environ: dict[str, str]) -> None:

@@ -196,29 +196,14 @@ def _assert_quarantined(run: TinyRun, upload: UploadFile, reason: str) -> None:
 
 
 def test_ids_beyond_the_vocabulary_are_quarantined(tmp_path: Path) -> None:
-    run = tiny_run(tmp_path, vocabulary=VOCABULARY * 20, taps=(1,))
-    batch_without_self_test = run.manifests[-1]
-    service = run.service()
-    # The self-test would meet the ids first: it is given samples of a run that is right.
-    good = tiny_run(tmp_path / "good", taps=(1,))
-    service._engine = _engine_of(good, run)
-    service.prepare(run.run_id)
-    upload = _extract(Extractor(service, run.spool()), batch_without_self_test)
-    service.close()
-    _assert_quarantined(run, upload, f"is not one of the model's {VOCABULARY} ids")
-
-
-def _engine_of(good: TinyRun, run: TinyRun) -> Any:
-    """The engine that `run` would have, tested on the tokens of `good`."""
-    from common.settings.catalogue import ExtractSettings
-    from gpu_worker.engine import engine_key, make_engine
-    from gpu_worker.tokens import TokenCache
-
-    tokens = TokenCache(good.folder / "cache").open(good.store, good.document)
-    key = engine_key(run.document, ExtractSettings(), torch.device("cpu"))
-    engine = make_engine(key, run.document, tokens.batch(0))
-    tokens.close()
-    return engine
+    # Drawn so that some samples have one and some have none: the run is served, some batches are not.
+    run = tiny_run(tmp_path, vocabulary=VOCABULARY + 2, lengths=LENGTHS[:30])
+    with run.extractor() as (extractor, _):
+        uploads = [_extract(extractor, message) for message in run.manifests]
+    notes = [upload for upload in uploads if "/quarantine/" in upload.key]
+    assert 0 < len(notes) < len(uploads)
+    note = msgspec.json.decode(run.spool().resolve(notes[0].path).read_bytes(), type=QuarantineNote)
+    assert f"is not one of the model's {VOCABULARY} ids" in note.reason
 
 
 def test_manifest_that_promises_something_else_is_quarantined(tmp_path: Path) -> None:
@@ -257,6 +242,24 @@ def test_failed_guard_is_quarantined_and_the_next_batch_goes_on(tmp_path: Path) 
         second = _extract(extractor, run.manifests[1])
     assert second.key == batch_key(run.run_id, 1)
     assert second.checksum == file_checksum(spool.resolve(second.path))
+
+
+def test_lost_device_ends_the_process(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path)
+    lost: list[bool] = []
+    service = run.service()
+    service.prepare(run.run_id)
+    extractor = Extractor(service, run.spool(), device_lost=lambda: lost.append(True))
+    with service.use(run.run_id) as served:
+
+        def forward(ids: Any, rows: Any) -> None:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+        served.engine.model.forward = forward  # type: ignore[method-assign]
+        with pytest.raises(RuntimeError, match="illegal memory access"):
+            _extract(extractor, run.manifests[0])
+    service.close()
+    assert lost == [True]
 
 
 def test_full_spool_gives_the_job_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,8 @@ from common.worker.presence import Presence
 from hiddenfeed.layout import batch_key, complete_key, tokens_key
 from hiddenfeed.store import open_store
 from monitor.facts import read_facts
-from monitor.snapshot import Snapshot, take_snapshot
+from monitor.snapshot import take_snapshot
+from monitor.views import Snapshot
 from standalone.process import wait_until
 from standalone.redis_server import RedisServer
 
@@ -132,7 +133,7 @@ def test_snapshot_of_a_run_in_redis_and_store(seen_run: redis.Redis, tmp_path: P
     before = {key: seen_run.dump(key) for key in seen_run.scan_iter()}
     settings = SpoolSettings(spool_dir=str(tmp_path / "spool"))
     store = open_store(str(tmp_path / "store"))
-    snapshot = take_snapshot(read_facts(seen_run, settings, store), time())
+    snapshot = take_snapshot(read_facts(seen_run, settings, 45.0, store), time())
     (run,) = snapshot.runs
     assert (run.state, run.batches, run.tokens, run.size_bytes) == ("running", 2, 2000, 10_000_000)
     assert run.tokens_per_second == pytest.approx(100, rel=0.01)
@@ -148,7 +149,7 @@ def test_snapshot_of_a_run_in_redis_and_store(seen_run: redis.Redis, tmp_path: P
     assert {key: seen_run.dump(key) for key in seen_run.scan_iter()} == before
 
     store.write(complete_key(RUN), b"{}")
-    assert take_snapshot(read_facts(seen_run, settings, store), time()).runs[0].state == "complete"
+    assert take_snapshot(read_facts(seen_run, settings, 45.0, store), time()).runs[0].state == "complete"
 
 
 def test_once_prints_text_and_json(seen_run: redis.Redis, redis_url: str) -> None:

@@ -69,7 +69,7 @@ def test_an_error_sentence_of_a_role_ends_everything(supervisor: Supervisor) -> 
         return verdict is not None
 
     assert wait_until(given_up, 20)
-    assert verdicts == [GiveUp("the bucket is gone", 2)]
+    assert verdicts == [GiveUp("the bucket is gone", 2, "chatty")]
 
 
 def test_a_role_may_finish_if_it_is_meant_to(supervisor: Supervisor) -> None:

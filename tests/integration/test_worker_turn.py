@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
+import pytest
 import redis
 
 from common import rq_keys
@@ -39,17 +41,21 @@ def test_who_stands_aside_leaves_others_the_time_to_step_in(redis_client: redis.
     assert turn.mine(100.0 + 2 * TURN_SECONDS)
 
 
-def test_chores_go_on_when_the_worker_that_did_them_ends(redis_client: redis.Redis) -> None:
-    """A retry that falls due after the holder of the turn has left is promoted by the other."""
+def test_a_worker_does_chores_only_in_its_turn(
+    redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("common.worker.chores.TICK_SECONDS", 0.05)
     job = work(1)
-    first, second = (make_worker(redis_client, returns("done"), slots=0) for _ in range(2))
-    third = make_worker(redis_client, returns("done"))
-    with running(second):
-        with running(first):
-            wait_until(lambda: redis_client.exists("hiddenfeed:chores") == 1)
-        enqueue(redis_client, [job], SETTINGS)
-        redis_client.lrem(rq_keys.queue_key(QUEUE), 1, job.job_id)
-        redis_client.hset(rq_keys.job_key(job.job_id), "status", "scheduled")
-        redis_client.zadd(rq_keys.scheduled_key(QUEUE), {job.job_id: time.time()})
-        with running(third):
-            wait_until(lambda: state(redis_client, job) == "finished")
+    enqueue(redis_client, [job], SETTINGS)
+    redis_client.lrem(rq_keys.queue_key(QUEUE), 1, job.job_id)
+    redis_client.hset(rq_keys.job_key(job.job_id), "status", "scheduled")
+    redis_client.zadd(rq_keys.scheduled_key(QUEUE), {job.job_id: time.time()})
+    other = Turn(redis_client, "other")
+    assert other.mine(0.0)
+    with running(make_worker(redis_client, returns("done"))):
+        for _ in range(10):
+            threading.Event().wait(0.05)
+            assert other.mine(0.0)
+        assert state(redis_client, job) == "scheduled"
+        other.end()
+        wait_until(lambda: state(redis_client, job) == "finished")

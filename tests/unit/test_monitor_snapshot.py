@@ -11,11 +11,13 @@ from common.spool import SpoolUsage
 from common.worker.presence import WorkerInfo
 from monitor import words
 from monitor.facts import Facts, QueueFacts, RunFacts
-from monitor.snapshot import RunView, Snapshot, take_snapshot
+from monitor.snapshot import take_snapshot
 from monitor.terminal import render
+from monitor.views import RunView, Snapshot
 from monitor.web import render_page
 
 NOW = 1_000_000.0
+LEASE = 45.0
 RUN = "demo-0123456789ab"
 QUEUE = f"extract-{RUN}"
 EVIL = "<script>alert(1)</script>\x1b]0;owned\x07"
@@ -68,7 +70,7 @@ def _worker(**changes: object) -> WorkerInfo:
 
 
 def _look(*runs: RunFacts, **facts: object) -> Snapshot:
-    return take_snapshot(msgspec.structs.replace(Facts(runs=runs), **facts), NOW)
+    return take_snapshot(msgspec.structs.replace(Facts(lease_seconds=LEASE, runs=runs), **facts), NOW)
 
 
 def _view(run: RunFacts, **facts: object) -> RunView:

@@ -42,7 +42,7 @@ def _run(
     **kind: Any,
 ) -> Any:
     """Self-test of `selection`, with a model that takes `taken` (the same, unless a fault is wanted)."""
-    test = SelfTest(parts, selection, probe(SAMPLES_OF_RUN))
+    test = SelfTest(parts, selection, probe(SAMPLES_OF_RUN, VOCABULARY, 256))
     model = TapModel(parts, taken or selection)
     model.truncate()
     for name, value in kind.items():
@@ -132,12 +132,22 @@ def test_state_too_large_for_the_stored_dtype() -> None:
 
 
 def test_probe_takes_a_few_short_pieces_of_different_length() -> None:
-    samples = probe(_batch([500, 400, 300, 200, 190]))
+    samples = probe(_batch([500, 400, 300, 200, 190]), VOCABULARY, None)
     assert samples.samples == SAMPLES
     assert samples.lengths.tolist() == [TOKENS, TOKENS - 50, TOKENS - 100]
     assert samples.source_rows.tolist() == [0, 2, 4]
 
 
 def test_probe_of_a_single_sample() -> None:
-    samples = probe(_batch([1]))
+    samples = probe(_batch([1]), VOCABULARY, 256)
     assert samples.lengths.tolist() == [1]
+
+
+def test_probe_passes_over_samples_that_the_model_does_not_know() -> None:
+    batch = _batch([40, 30, 20, 10])
+    batch.input_ids[[5, 45]] = VOCABULARY, -1
+    assert probe(batch, VOCABULARY, 25).source_rows.tolist() == [2, 3]
+    assert probe(batch, VOCABULARY, 15).lengths.tolist() == [15, 1]
+    batch.input_ids[[75, 95]] = VOCABULARY
+    with pytest.raises(ConfigError, match="tokenizer and the model do not belong together"):
+        probe(batch, VOCABULARY, 25)

@@ -24,7 +24,7 @@ from hiddenfeed.options import StoreOptions
 from standalone import report, restart
 from standalone.display import Display
 from standalone.home import Home
-from standalone.progress import Meter, announced_run, progress_line
+from standalone.progress import Meter, announced_run, progress_line, warnings
 from standalone.restart import Ended, GiveUp, Restart
 from standalone.roles import role_environment, settings_environment, worker_roles
 from standalone.surroundings import chosen_places
@@ -46,7 +46,9 @@ def _ended(code: int, *, seconds: float = 5.0, sentence: str = "") -> Ended:
 
 @pytest.mark.parametrize("code", [1, 2, 65])
 def test_an_error_that_would_repeat_ends_everything_with_its_sentence(code: int) -> None:
-    assert restart.decide(_ended(code, sentence="no such bucket"), 0) == GiveUp("no such bucket", code)
+    assert restart.decide(_ended(code, sentence="no such bucket"), 0) == GiveUp(
+        "no such bucket", code, "uploader-1"
+    )
 
 
 @pytest.mark.parametrize("code", [-9, 0, 1, 75])
@@ -77,7 +79,7 @@ def test_something_away_is_waited_for_without_end() -> None:
 
 def test_something_away_before_anything_has_begun_is_said_at_once() -> None:
     ended = _ended(75, sentence="the hub cannot be reached")
-    assert restart.decide(ended, 0, patient=False) == GiveUp("the hub cannot be reached", 75)
+    assert restart.decide(ended, 0, patient=False) == GiveUp("the hub cannot be reached", 75, "uploader-1")
     assert isinstance(restart.decide(_ended(-9), 0, patient=False), Restart)
 
 
@@ -188,6 +190,11 @@ def test_the_run_is_known_once_the_producer_names_it() -> None:
     assert announced_run(['{"message": "submitted", "run_id": "demo-1"}', '{"run_id": "other"}']) == "demo-1"
     with pytest.raises(DataError):
         announced_run(['{"run_id": "../x"}'])
+
+
+def test_warnings_of_a_role() -> None:
+    lines = ['{"level": "warning", "message": "a"}', "error: x", '{"level": "info", "message": "b"}']
+    assert warnings(lines) == ["a"]
 
 
 def test_rates_per_worker_and_uploader() -> None:
