@@ -112,9 +112,10 @@ def describe(results: dict[str, Any]) -> list[str]:
     lines = []
     for model, found in results["models"].items():
         span = f"{found['efficiency_min']:.3f} to {found['efficiency_max']:.3f}"
+        fastest = f"fastest against fastest {found['efficiency_of_fastest']:.3f}"
         lines += [
             f"{model} on {found['device']} ({found['dtype']}, {found['threads']} threads):",
-            f"  efficiency     {found['efficiency']:.3f} (rounds {span})",
+            f"  efficiency     {found['efficiency']:.3f} (rounds {span}; {fastest})",
             f"  worker         {found['worker_tokens_per_second']:,.0f} tokens/s",
             f"  bare forward   {found['bare_tokens_per_second']:,.0f} tokens/s",
             f"  padding        {found['padding_waste']:.2%} of what the device saw",
@@ -238,6 +239,7 @@ class Measurement:
             "efficiency": statistics.median(ratios),
             "efficiency_min": min(ratios),
             "efficiency_max": max(ratios),
+            "efficiency_of_fastest": min(bare) / min(worker),
             "worker_tokens_per_second": tokens / statistics.median(worker),
             "bare_tokens_per_second": tokens / statistics.median(bare),
             "padding_waste": 1 - tokens / padded,

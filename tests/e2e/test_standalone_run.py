@@ -100,6 +100,7 @@ def _one_error(output: str) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_run_interrupted_and_killed_ends_with_its_proof_and_then_has_nothing_to_do(
     installation: Installation, model: Path, tmp_path: Path
 ) -> None:
@@ -121,7 +122,10 @@ def test_a_run_interrupted_and_killed_ends_with_its_proof_and_then_has_nothing_t
     # kill -9 of the runner, and then of all that is left at once.
     before = installation.uploads()
     with installation.start("run", *job) as runner:
-        installation.wait_for_uploads(before + 2)
+        installation.wait_for_uploads(before + 1)
+        # Looked at in the middle, from outside, which disturbs nothing.
+        code, seen = installation.run("exec", "--", "python", "-m", "monitor", "--once")
+        assert (code, f"of {CONVERSATIONS} samples" in seen) == (0, True)
         living = installation.living()
         runner.kill()
         for record in living.values():
@@ -153,6 +157,7 @@ def test_a_run_interrupted_and_killed_ends_with_its_proof_and_then_has_nothing_t
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_run_with_redis_and_s3_given_survives_the_loss_of_any_process(
     installation: Installation, tiny_job: TinyJob, redis_url: str, s3: S3Access
 ) -> None:

@@ -20,6 +20,7 @@ from hiddenfeed.errors import HiddenfeedError
 from hiddenfeed.inventory import load_document
 from hiddenfeed.layout import batches_prefix
 from hiddenfeed.store import Store
+from hiddenfeed.store.memory import MemoryStore
 from hiddenfeed.verify import verify
 from tests.faults.fault_site import SPOOL, Site
 from tests.faults.fleet import processes_of
@@ -28,6 +29,7 @@ from uploader.tidy import tidy
 #: The producer ends when the store is complete; second copies of batches may still be on their way then.
 SETTLE_SECONDS = 60.0
 _TIDY_AGE_SECONDS = 60.0
+_READERS = 8
 #: Equal bytes in every run of the job, whatever its name.
 _DOCUMENTS = ("tokens.parquet", "skipped.parquet")
 
@@ -76,9 +78,10 @@ class Findings:
 
 def take_reference(store: Store, run_id: str) -> Reference:
     """The reference, from a run that nothing disturbed."""
-    keys = _relative_keys(store, run_id)
-    fingerprint = load_document(store, run_id).fingerprint
-    return Reference(fingerprint, frozenset(keys), _contents(store, run_id, keys))
+    copy = copy_run(store, run_id)
+    keys = _relative_keys(copy, run_id)
+    fingerprint = load_document(copy, run_id).fingerprint
+    return Reference(fingerprint, frozenset(keys), _contents(copy, run_id, keys))
 
 
 def inspect(site: Site, reference: Reference, run_id: str, *, spool_is_tidied: bool = True) -> Findings:
@@ -89,19 +92,21 @@ def inspect(site: Site, reference: Reference, run_id: str, *, spool_is_tidied: b
     an hour had passed; else files in the spool are left to the uploaders, and to the caller.
     """
     findings = Findings()
-    check_store(site.store, reference, run_id, findings)
     with site.client as client:
-        _check_queues(client, run_id, findings)
-        _check_counters(client, site.store, run_id, findings)
+        checks: list[Callable[[], None]] = [
+            lambda: check_store(site.store, reference, run_id, findings),
+            lambda: _check_queues(client, run_id, findings),
+            lambda: _check_counters(client, site.store, run_id, findings),
+        ]
         if spool_is_tidied:
-            removed = tidy(
-                site.spool, client, least_age_seconds=_TIDY_AGE_SECONDS, now=time.time() + 60 * _TIDY_AGE_SECONDS
-            )
-            findings.tidied = len(removed)
-            check_spool(site, findings)
+            checks.append(lambda: _tidy_spool(site, client, findings))
+        for check in checks:
+            try:
+                check()
+            except (HiddenfeedError, redis.RedisError) as error:
+                findings.troubles.append(f"could not be checked: {error}")
     # A killed preparation leaves its folder to the next one to sweep.
-    left = site.temporary.glob("hiddenfeed-*")
-    findings.troubles += [f"left in TMPDIR: {path.name}" for path in left]
+    findings.troubles += [f"left in TMPDIR: {path.name}" for path in site.temporary.glob("hiddenfeed-*")]
     strays = processes_of(site.folder) - site.fleet.pids()
     findings.troubles += [f"process {process} was left over" for process in sorted(strays)]
     return findings
@@ -109,24 +114,42 @@ def inspect(site: Site, reference: Reference, run_id: str, *, spool_is_tidied: b
 
 def check_store(store: Store, reference: Reference, run_id: str, findings: Findings) -> None:
     """The store holds exactly the expected keys, each with the reference's content, and the proof holds."""
-    keys = _relative_keys(store, run_id)
+    copy = copy_run(store, run_id)
+    keys = _relative_keys(copy, run_id)
     findings.lost += sorted(reference.keys - keys)
     findings.duplicated += sorted(keys - reference.keys)
-    contents = _contents(store, run_id, keys & reference.contents.keys())
+    contents = _contents(copy, run_id, keys & reference.contents.keys())
     findings.corrupted += sorted(
         key for key, content in contents.items() if content != reference.contents[key]
     )
     try:
-        if not verify(store, run_id).finished:
+        if not verify(copy, run_id, deep=True).finished:
             findings.troubles.append(f"run {run_id} has no complete.json")
     except HiddenfeedError as error:
         findings.troubles.append(f"no proof: {error}")
+
+
+def copy_run(store: Store, run_id: str) -> MemoryStore:
+    """All objects of the run, each read whole and verified by its checksum, so that looking twice is cheap."""
+    copy = MemoryStore()
+    keys = [info.key for info in store.list(f"{run_id}/")]
+    with ThreadPoolExecutor(_READERS) as threads:
+        for key, data in zip(keys, threads.map(store.read, keys), strict=True):
+            copy.write(key, data)
+    return copy
 
 
 def check_spool(site: Site, findings: Findings) -> None:
     """No file is left, finished or not."""
     left = [str(path.relative_to(site.spool.root)) for path in site.spool.root.glob("*/*")]
     findings.troubles += [f"left in the spool: {name}" for name in sorted(left)]
+
+
+def _tidy_spool(site: Site, client: redis.Redis, findings: Findings) -> None:
+    an_hour_on = time.time() + 3600
+    removed = tidy(site.spool, client, least_age_seconds=_TIDY_AGE_SECONDS, now=an_hour_on)
+    findings.tidied = len(removed)
+    check_spool(site, findings)
 
 
 def _check_queues(client: redis.Redis, run_id: str, findings: Findings) -> None:
@@ -141,7 +164,9 @@ def _check_queues(client: redis.Redis, run_id: str, findings: Findings) -> None:
         findings.troubles += found
     record = get_run(client, run_id)
     if record is None or record.state != "complete":
-        findings.troubles.append(f"Redis knows the run as {record.state if record else 'none'}, not as complete")
+        findings.troubles.append(
+            f"Redis knows the run as {record.state if record else 'none'}, not as complete"
+        )
 
 
 def stuck_jobs(client: redis.Redis, run_id: str) -> list[str]:
@@ -182,8 +207,7 @@ def _contents(store: Store, run_id: str, keys: Iterable[str]) -> dict[str, dict[
     """Digests by key of all batch files and of the documents that are the same in every run."""
     batches = batches_prefix(run_id).removeprefix(f"{run_id}/")
     wanted = [key for key in keys if key.startswith(batches) or key in _DOCUMENTS]
-    with ThreadPoolExecutor(8) as threads:
-        return dict(zip(wanted, threads.map(lambda key: _digests(store, f"{run_id}/{key}"), wanted), strict=True))
+    return {key: _digests(store, f"{run_id}/{key}") for key in wanted}
 
 
 def _digests(store: Store, key: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What every test of a fault does."""
+"""What every test of faults does."""
 
 from __future__ import annotations
 
@@ -7,23 +7,27 @@ from random import Random
 
 import pytest
 
+from tests.faults.catalogue import FAULTS
 from tests.faults.conftest import Stage
-from tests.faults.trial import Fault, Report, try_fault
+from tests.faults.trial import Report, try_faults
 
 
-def by_name(faults: Sequence[Fault]) -> pytest.MarkDecorator:
-    """Parametrise a test with faults; their names become the cases' ids."""
-    return pytest.mark.parametrize("fault", faults, ids=[fault.name.replace(" ", "_") for fault in faults])
+def in_cases(*cases: Sequence[str]) -> pytest.MarkDecorator:
+    """Parametrise a test with names of faults; those of one case strike the same run, which saves a run each."""
+    ids = [",".join(case).replace(" ", "_") for case in cases]
+    return pytest.mark.parametrize("names", cases, ids=ids)
 
 
-def run_case(stage: Stage, fault: Fault) -> Report:
-    """Let the fault strike a run, short form; fails unless the run is as if nothing had happened."""
-    if reason := fault.why_not(stage.site):
-        pytest.skip(reason)
+def run_case(stage: Stage, names: Sequence[str]) -> Report:
+    """Let the faults strike a run, one after the other; fails unless it ends as if nothing had happened."""
+    faults = [FAULTS[name] for name in names]
+    impossible = {reason for fault in faults if (reason := fault.why_not(stage.site))}
+    if impossible:
+        pytest.skip("; ".join(sorted(impossible)))
     # The same every time, as far as a fault in a running system can be.
-    random = Random(fault.name)
-    name = f"run-{random.randrange(16**6):06x}"
-    report = try_fault(stage.site, stage.reference, fault, name, random, times=fault.times[0])
-    assert report.findings.all == []
-    assert report.strikes, "the run was over before the fault could strike"
+    random = Random(" ".join(names))
+    run_name = f"run-{random.randrange(16**6):06x}"
+    report = try_faults(stage.site, stage.reference, faults, run_name, random)
+    assert not report.findings.all, [*report.findings.all, f"logs are in {stage.site.keep_logs()}"]
+    assert report.strikes, "the run was over before the first fault could strike"
     return report

@@ -2,6 +2,7 @@
 
     python -m tests.faults.chaos [--minutes 30] [--seed N] [--fault NAME] [--list]
 
+Each run is struck by one kind of fault, a few times at random instants, and some runs by several.
 Ends with 0 if nothing was lost, duplicated or corrupted and nothing else was wrong, else with 1.
 """
 
@@ -13,18 +14,20 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from random import Random
 
-from tests.faults.aftermath import Findings, Reference, check_spool, take_reference, until
+from tests.faults.aftermath import Findings, Reference, check_spool, until
 from tests.faults.catalogue import FAULTS
 from tests.faults.fault_site import Site, open_site
 from tests.faults.lookout import spool_bytes
-from tests.faults.trial import Fault, Report, only_run, try_fault, undisturbed
+from tests.faults.trial import Fault, Report, make_reference, try_faults
 
 LONGEST_OUTAGE_SECONDS = 60.0
 #: The uploaders look for files that nobody speaks of once a minute, and take them when they are a minute old.
 TIDY_SECONDS = 150.0
+MIXED = "three of them, mixed"
 _HEAD = ("fault", "runs", "struck", "went on s", "recovered s", "lost", "dupl.", "corr.", "other")
 
 
@@ -69,84 +72,122 @@ def table(rows: dict[str, Row]) -> str:
     )
 
 
-def in_turn(faults: Sequence[Fault], random: Random) -> Iterator[Fault]:
-    """All faults in random order, and again, without end."""
+def in_turn(faults: Sequence[Fault], random: Random) -> Iterator[tuple[str, list[Fault]]]:
+    """Without end: every fault alone, in random order, and then a run with three of them."""
     while True:
-        yield from random.sample(faults, len(faults))
+        for fault in random.sample(faults, len(faults)):
+            yield fault.name, [fault] * fault.times
+        if len(faults) > 1:
+            yield MIXED, random.sample(faults, min(3, len(faults)))
 
 
-def disturb(site: Site, faults: Sequence[Fault], minutes: float, random: Random) -> dict[str, Row]:
-    """Run after run, a fault in each, until the time is over; returns the rows of the table."""
-    undisturbed(site, "reference")
-    reference = take_reference(site.store, only_run(site.store))
-    rows: dict[str, Row] = {}
-    end = time.monotonic() + minutes * 60
-    for number, fault in enumerate(in_turn(faults, random)):
-        if number and time.monotonic() >= end:
-            return rows
-        report = _one(site, reference, fault, f"chaos-{number:04d}", random)
-        rows.setdefault(fault.name, Row()).reports.append(report)
-    raise AssertionError("unreachable")
+class Chaos:
+    """Run after run on one site, which is replaced after a run that did not end well."""
 
+    def __init__(self, names: Sequence[str], random: Random) -> None:
+        self._names, self._random = names, random
+        self._opened = ExitStack()
+        self._site: Site | None = None
+        self._reference: Reference | None = None
+        self.rows: dict[str, Row] = {}
+        #: Sentences that belong to no run.
+        self.troubles: list[str] = []
 
-def _one(site: Site, reference: Reference, fault: Fault, name: str, random: Random) -> Report:
-    begun = time.monotonic()
-    # A seed of its own, so that a fault can be repeated without those before it.
-    seed = random.randrange(2**32)
-    report = try_fault(
-        site,
-        reference,
-        fault,
-        name,
-        Random(seed),
-        times=fault.times[1],
-        longest_outage_seconds=LONGEST_OUTAGE_SECONDS,
-        spool_is_tidied=False,
-    )
-    struck = len(report.strikes)
-    print(f"{name}  {fault.name}  struck {struck} times  {time.monotonic() - begun:.0f} s  (seed {seed})", flush=True)
-    for sentence in report.findings.all:
-        print(f"    {sentence}", flush=True)
-    return report
+    def go_on(self, minutes: float) -> None:
+        """Disturb one run at least, and more until the time is over; then close the site."""
+        end = time.monotonic() + minutes * 60
+        try:
+            site = self._new_site()
+            faults = [FAULTS[name] for name in self._names if self._is_possible(FAULTS[name], site)]
+            if not faults:
+                return
+            for number, (label, chosen) in enumerate(in_turn(faults, self._random)):
+                if number and time.monotonic() >= end:
+                    break
+                self._disturb(f"chaos-{number:04d}", label, chosen)
+            self._last_look()
+        finally:
+            self._close_site()
 
+    def _disturb(self, name: str, label: str, faults: list[Fault]) -> None:
+        site = self._site or self._new_site()
+        assert self._reference is not None
+        begun = time.monotonic()
+        report = try_faults(
+            site,
+            self._reference,
+            faults,
+            name,
+            self._random,
+            longest_outage_seconds=LONGEST_OUTAGE_SECONDS,
+            spool_is_tidied=False,
+        )
+        self.rows.setdefault(label, Row()).reports.append(report)
+        struck = (
+            ", ".join(strike.fault for strike in report.strikes) if label == MIXED else len(report.strikes)
+        )
+        print(f"{name}  {label}: {struck}  ({time.monotonic() - begun:.0f} s)", flush=True)
+        if report.findings.all:
+            print(*(f"    {sentence}" for sentence in report.findings.all), sep="\n")
+            print(f"    logs are in {site.keep_logs()}", flush=True)
+            self._close_site()
 
-def last_look(site: Site) -> Findings:
-    """The spool once the uploaders have had the time to tidy it."""
-    findings = Findings()
-    until(lambda: spool_bytes(site.spool) == 0, TIDY_SECONDS)
-    check_spool(site, findings)
-    return findings
+    def _last_look(self) -> None:
+        """The spool once the uploaders have had the time to tidy it."""
+        if self._site is None:
+            return
+        spool, findings = self._site.spool, Findings()
+        until(lambda: spool_bytes(spool) == 0, TIDY_SECONDS)
+        check_spool(self._site, findings)
+        self.troubles += findings.all
+
+    def _new_site(self) -> Site:
+        self._site = self._opened.enter_context(open_site())
+        self._reference = make_reference(self._site)
+        return self._site
+
+    def _close_site(self) -> None:
+        self._site = None
+        try:
+            self._opened.close()
+        except AssertionError as error:
+            self.troubles.append(f"when the site was closed: {error}")
+
+    @staticmethod
+    def _is_possible(fault: Fault, site: Site) -> bool:
+        reason = fault.why_not(site)
+        if reason:
+            print(f"left out: {fault.name}: {reason}")
+        return reason is None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tests.faults.chaos", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.faults.chaos", description=(__doc__ or "").splitlines()[0]
+    )
     parser.add_argument("--minutes", type=float, default=30.0, help="how long to go on (30)")
-    parser.add_argument("--seed", type=int, default=None, help="the same faults at the same points again")
-    parser.add_argument("--fault", action="append", choices=list(FAULTS), help="only this one; may be repeated")
+    parser.add_argument("--seed", type=int, default=None, help="the same faults in the same order again")
+    parser.add_argument(
+        "--fault", action="append", choices=list(FAULTS), help="only this one; may be repeated"
+    )
     parser.add_argument("--list", action="store_true", help="name all faults and stop")
     parsed = parser.parse_args(arguments)
     if parsed.list:
         print(*FAULTS, sep="\n")
         return 0
-    # What the tidying of this process says is said by the uploaders too.
+    # What this process would say of outages, the roles say in their logs.
     logging.getLogger("hiddenfeed").setLevel(logging.CRITICAL)
     seed = parsed.seed if parsed.seed is not None else Random().randrange(2**32)
     print(f"seed {seed}", flush=True)
-    with open_site() as site:
-        chosen = [FAULTS[name] for name in parsed.fault or FAULTS]
-        for fault in chosen:
-            if reason := fault.why_not(site):
-                print(f"{fault.name} is left out: {reason}")
-        possible = [fault for fault in chosen if fault.why_not(site) is None]
-        rows = disturb(site, possible, parsed.minutes, Random(seed)) if possible else {}
-        last = last_look(site)
-    print("", table(rows), "", sep="\n")
-    print(*last.all, sep="\n")
-    reports = [report for row in rows.values() for report in row.reports]
-    bad = last.all + [sentence for report in reports for sentence in report.findings.all]
-    print(f"{len(reports)} runs, {len(bad)} things wrong" if bad else f"{len(reports)} runs, nothing wrong")
-    return 1 if bad or not reports else 0
+    chaos = Chaos(parsed.fault or list(FAULTS), Random(seed))
+    chaos.go_on(parsed.minutes)
+    print("", table(chaos.rows), "", sep="\n")
+    print(*chaos.troubles, sep="\n")
+    reports = [report for row in chaos.rows.values() for report in row.reports]
+    wrong = len(chaos.troubles) + sum(len(report.findings.all) for report in reports)
+    print(f"{len(reports)} runs, {wrong or 'nothing'} wrong")
+    return 1 if wrong or not reports else 0
 
 
 if __name__ == "__main__":

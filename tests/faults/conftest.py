@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 import pytest
 
-from tests.faults.aftermath import Reference, take_reference
+from tests.faults.aftermath import Reference
 from tests.faults.fault_site import Site, open_site
-from tests.faults.trial import only_run, undisturbed
+from tests.faults.trial import make_reference
 
 _failed = pytest.StashKey[bool]()
 
@@ -33,8 +33,7 @@ class _Stages:
     def take(self) -> Stage:
         if self._stage is None:
             site = self._opened.enter_context(open_site())
-            undisturbed(site, "reference")
-            self._stage = Stage(site, take_reference(site.store, only_run(site.store)))
+            self._stage = Stage(site, make_reference(site))
         return self._stage
 
     def drop(self) -> None:
@@ -59,7 +58,9 @@ def stage(stages: _Stages, request: pytest.FixtureRequest) -> Iterator[Stage]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Note how a test's own part ended, for the fixture that comes after it."""
     report = yield
     if call.when == "call":

@@ -129,6 +129,12 @@ class Site:
             role = name.partition("-")[0]
             self.fleet.enlist(name, role, environ=inside if name in ODD_MEMBERS else None)
 
+    def keep_logs(self) -> Path:
+        """Copy what the roles wrote to a folder that stays; returns it."""
+        kept = Path(tempfile.mkdtemp(prefix="hffaults-logs-"))
+        shutil.copytree(self.folder / "logs", kept, dirs_exist_ok=True)
+        return kept
+
     def close(self) -> list[str]:
         """End everything and remove the folder; returns a sentence for each process that did not end well."""
         troubles = self.fleet.close()

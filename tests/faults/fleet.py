@@ -87,7 +87,9 @@ class Fleet:
     def names(self, role: str = "") -> list[str]:
         """Members whose name starts with `role` and whose process runs, in the order of their enlistment."""
         with self._lock:
-            return [name for name, member in self._members.items() if name.startswith(role) and member.process]
+            return [
+                name for name, member in self._members.items() if name.startswith(role) and member.process
+            ]
 
     def strike(self, name: str, number: signal.Signals) -> None:
         """Send a signal to the member's process, if it has one just now."""

@@ -22,7 +22,10 @@ def _spread(trial: Trial, act: Callable[[redis.Redis, str, str], None]) -> None:
     with trial.site.client as client:
         for _ in range(_TIMES):
             for queue in queues:
-                started = [text(member).partition(":")[0] for member in client.zrange(rq_keys.started_key(queue), 0, -1)]
+                started = [
+                    text(member).partition(":")[0]
+                    for member in client.zrange(rq_keys.started_key(queue), 0, -1)
+                ]
                 waiting = [text(job_id) for job_id in client.lrange(rq_keys.queue_key(queue), 0, 3)]
                 for job_id in trial.random.sample(started + waiting, min(2, len(started + waiting))):
                     act(client, queue, job_id)
@@ -68,5 +71,5 @@ def _submit_again(trial: Trial) -> None:
 FAULTS = (
     Fault("job ids pushed twice", _push_twice),
     Fault("running jobs queued again", _requeue_running),
-    Fault("two producers at once", _submit_again, times=(1, 1), producers=2),
+    Fault("two producers at once", _submit_again, times=1, producers=2),
 )

@@ -12,7 +12,7 @@ from hiddenfeed.errors import TransientError
 from hiddenfeed.layout import batches_prefix, parse_batch_key
 from hiddenfeed.store import Store
 
-_LOOK_SECONDS = 0.15
+_LOOK_SECONDS = 0.3
 
 
 class Lookout:

@@ -14,7 +14,7 @@ def _kill(role: str) -> Fault:
     def inject(trial: Trial) -> None:
         trial.strike(role, signal.SIGKILL)
 
-    return Fault(f"kill -9 {role}", inject, times=(2, 3))
+    return Fault(f"kill -9 {role}", inject, times=3)
 
 
 def _kill_all(trial: Trial) -> None:
@@ -34,7 +34,9 @@ def _kill_servers_too(trial: Trial) -> None:
 def _storm(trial: Trial) -> None:
     """SIGTERM to one after the other, to some twice in a row, while others are still starting."""
     for _ in range(_STORM_SIGNALS):
-        name = trial.strike(trial.random.choice(("gpu_worker", "uploader", "uploader", "producer")), signal.SIGTERM)
+        name = trial.strike(
+            trial.random.choice(("gpu_worker", "uploader", "uploader", "producer")), signal.SIGTERM
+        )
         trial.wait(trial.random.uniform(0.1, 0.7))
         if trial.random.random() < 0.3 and name in trial.site.fleet.names():
             trial.site.fleet.strike(name, signal.SIGTERM)

@@ -68,7 +68,9 @@ def _jump(trial: Trial) -> None:
 
 def _move_back(client: redis.Redis, key: str, member: bytes) -> None:
     """In one step, and never bringing back a lease that has ended meanwhile."""
-    script = "if redis.call('ZSCORE', KEYS[1], ARGV[1]) then redis.call('ZINCRBY', KEYS[1], ARGV[2], ARGV[1]) end"
+    script = (
+        "if redis.call('ZSCORE', KEYS[1], ARGV[1]) then redis.call('ZINCRBY', KEYS[1], ARGV[2], ARGV[1]) end"
+    )
     client.eval(script, 1, key, member, str(-_JUMP_SECONDS))
 
 

@@ -62,7 +62,9 @@ def _delete(trial: Trial) -> None:
 
 FAULTS = (
     Fault("S3 away", _away),
-    _disturbed("S3 answers 503", Disturbance.UNAVAILABLE, methods=("PUT", "GET", "HEAD"), within="", share=0.9),
+    _disturbed(
+        "S3 answers 503", Disturbance.UNAVAILABLE, methods=("PUT", "GET", "HEAD"), within="", share=0.9
+    ),
     _disturbed("S3 resets in mid-body", Disturbance.CUT_BODY),
     _disturbed("S3 hangs", Disturbance.HANG, methods=("PUT", "GET", "HEAD"), within=""),
     _disturbed("S3 gets other bytes", Disturbance.FLIP_BYTE),

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
-from tests.faults import process_faults
-from tests.faults.cases import by_name, run_case
+from tests.faults.cases import in_cases, run_case
 from tests.faults.conftest import Stage
-from tests.faults.trial import Fault
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-@by_name(process_faults.FAULTS)
-def test_processes_die_and_nothing_is_lost(stage: Stage, fault: Fault) -> None:
-    run_case(stage, fault)
+@in_cases(
+    ["kill -9 gpu_worker", "kill -9 uploader", "kill -9 producer"],
+    ["kill -9 all"],
+    ["kill -9 all and servers"],
+    ["SIGTERM storm"],
+    ["frozen past the lease"],
+)
+def test_processes_die_and_nothing_is_lost(stage: Stage, names: Sequence[str]) -> None:
+    run_case(stage, names)
+
+
+@in_cases(["job ids pushed twice", "running jobs queued again"], ["two producers at once"])
+def test_work_is_given_out_twice_and_stored_once(stage: Stage, names: Sequence[str]) -> None:
+    run_case(stage, names)

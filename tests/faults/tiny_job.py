@@ -18,7 +18,21 @@ ROWS = 600
 #: Rows that cannot be used; they must turn up in skipped.parquet.
 BROKEN_ROWS = 3
 LEAST_BATCHES = 200
-_WORDS = ["hello", "world", "how", "are", "you", "fine", "thanks", "what", "is", "the", "answer", "to", "this"]
+_WORDS = [
+    "hello",
+    "world",
+    "how",
+    "are",
+    "you",
+    "fine",
+    "thanks",
+    "what",
+    "is",
+    "the",
+    "answer",
+    "to",
+    "this",
+]
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,11 @@
-"""One run on a site, disturbed by one fault at random instants, and what came of it."""
+"""One run on a site, disturbed by faults at random instants, and what came of it."""
 
 from __future__ import annotations
 
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -15,7 +15,7 @@ from common import rq_keys
 from common.queues import extract_queue_name, upload_queue_name
 from common.redis_client import text
 from hiddenfeed.store import Store
-from tests.faults.aftermath import Findings, Reference, inspect, until
+from tests.faults.aftermath import Findings, Reference, inspect, take_reference, until
 from tests.faults.fault_site import LEASE_SECONDS, SPOOL, SPOOL_CAP_BYTES, Site
 from tests.faults.lookout import Lookout
 
@@ -31,8 +31,8 @@ class Fault:
 
     name: str
     inject: Callable[[Trial], None]
-    #: How often it strikes one run, in the short form and in the long one.
-    times: tuple[int, int] = (1, 2)
+    #: How often it strikes one run in the long form.
+    times: int = 2
     #: Producers that are started at once to make the run.
     producers: int = 1
     #: Exit codes with which processes may end that nobody sent a signal to.
@@ -45,6 +45,7 @@ class Fault:
 class Strike:
     """One time that a fault struck."""
 
+    fault: str
     #: Seconds on the monotonic clock.
     at: float
     #: When it was over: the server back, the process told to go on.
@@ -61,7 +62,6 @@ class Strike:
 class Report:
     """What came of a trial."""
 
-    fault: str
     run_id: str
     strikes: list[Strike] = field(default_factory=list)
     findings: Findings = field(default_factory=Findings)
@@ -71,7 +71,13 @@ class Trial:
     """A run that goes on while a fault strikes; what faults work with."""
 
     def __init__(
-        self, site: Site, reference: Reference, name: str, random: Random, *, longest_outage_seconds: float = 0.0
+        self,
+        site: Site,
+        reference: Reference,
+        name: str,
+        random: Random,
+        *,
+        longest_outage_seconds: float = 0.0,
     ) -> None:
         self.site, self.reference, self.random = site, reference, random
         self.run_name, self.run_id = name, reference.run_id(name)
@@ -127,7 +133,9 @@ class Trial:
         with self.site.client as client:
             try:
                 members = [
-                    text(member) for queue in queues for member in client.zrange(rq_keys.started_key(queue), 0, -1)
+                    text(member)
+                    for queue in queues
+                    for member in client.zrange(rq_keys.started_key(queue), 0, -1)
                 ]
             except redis.RedisError:
                 return set()
@@ -140,7 +148,9 @@ class Trial:
 
     def close(self) -> list[str]:
         """End the producers; returns a sentence for each that did not end by itself."""
-        troubles = [f"{name} did not come to an end" for name in self._producers if not self.site.fleet.is_done(name)]
+        troubles = [
+            f"{name} did not come to an end" for name in self._producers if not self.site.fleet.is_done(name)
+        ]
         self.lookout.close()
         return troubles + self.site.fleet.dismiss(self._producers)
 
@@ -153,46 +163,48 @@ def undisturbed(site: Site, name: str) -> None:
     site.fleet.dismiss([name])
 
 
-def try_fault(
+def try_faults(
     site: Site,
     reference: Reference,
-    fault: Fault,
+    faults: Sequence[Fault],
     name: str,
     random: Random,
     *,
-    times: int,
     longest_outage_seconds: float = 0.0,
     spool_is_tidied: bool = True,
 ) -> Report:
-    """Make a run of that name, let the fault strike it, and look at what is left."""
+    """Make a run of that name, let the faults strike it one after the other, and look at what is left."""
     ends_before = len(site.fleet.ends)
     trial = Trial(site, reference, name, random, longest_outage_seconds=longest_outage_seconds)
-    report = Report(fault.name, trial.run_id)
+    report, troubles = Report(trial.run_id), list[str]()
     try:
-        for _ in range(fault.producers):
+        for _ in range(max(fault.producers for fault in faults)):
             trial.add_producer()
-        for _ in range(times):
+        for fault in faults:
             if not trial.wait_for_work():
                 break
-            strike = Strike(time.monotonic(), 0.0, trial.in_hand())
-            report.strikes.append(strike)
-            fault.inject(trial)
-            strike.over = time.monotonic()
+            report.strikes.append(_let_strike(fault, trial))
         trial.wait_end()
     except TimeoutError as error:
-        report.findings.troubles.append(str(error))
+        troubles.append(str(error))
     finally:
-        troubles = trial.close()
+        troubles += trial.close()
     for strike in report.strikes:
         _measure(strike, trial.lookout)
-    earlier = report.findings.troubles + troubles
     report.findings = inspect(site, reference, trial.run_id, spool_is_tidied=spool_is_tidied)
-    report.findings.troubles[:0] = earlier + _bad_ends(site, fault, ends_before)
+    report.findings.troubles[:0] = troubles + _bad_ends(site, faults, ends_before)
     if trial.lookout.spool_peak_bytes > SPOOL_CAP_BYTES:
         report.findings.troubles.append(
             f"the spool held {trial.lookout.spool_peak_bytes} bytes where {SPOOL_CAP_BYTES} are allowed"
         )
     return report
+
+
+def _let_strike(fault: Fault, trial: Trial) -> Strike:
+    strike = Strike(fault.name, time.monotonic(), 0.0, trial.in_hand())
+    fault.inject(trial)
+    strike.over = time.monotonic()
+    return strike
 
 
 def _measure(strike: Strike, lookout: Lookout) -> None:
@@ -202,13 +214,20 @@ def _measure(strike: Strike, lookout: Lookout) -> None:
     strike.recovered_seconds = max(0.0, max(seen) - strike.over) if seen else None
 
 
-def _bad_ends(site: Site, fault: Fault, since: int) -> list[str]:
+def _bad_ends(site: Site, faults: Sequence[Fault], since: int) -> list[str]:
     """Processes that ended though nobody told them to: none needs a restart for a fault outside of it."""
+    expected = {code for fault in faults for code in fault.own_ends}
     return [
         str(end)
         for end in site.fleet.ends[since:]
-        if not end.is_as_asked() and (end.struck or end.code not in fault.own_ends)
+        if not end.is_as_asked() and (end.struck or end.code not in expected)
     ]
+
+
+def make_reference(site: Site) -> Reference:
+    """Make the first run of a new site, undisturbed, and take it as the reference."""
+    undisturbed(site, "reference")
+    return take_reference(site.store, only_run(site.store))
 
 
 def only_run(store: Store) -> str:

@@ -37,7 +37,7 @@ def shift_clock(file: str) -> None:
         def __subclasscheck__(cls, subclass: type) -> bool:
             return issubclass(subclass, true_datetime)
 
-    class Shifted(true_datetime, metaclass=Kind):
+    class Shifted(true_datetime, metaclass=Kind):  # type: ignore[valid-type, misc]
         @classmethod
         def now(cls, tz: datetime.tzinfo | None = None) -> Any:
             return true_datetime.now(tz) + datetime.timedelta(seconds=offset())

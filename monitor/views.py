@@ -1,0 +1,127 @@
+"""What all faces of the monitor show: plain facts and numbers, ready to be printed or sent as JSON."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
+    """What one GPU worker did for a run."""
+
+    worker: str
+    device: str
+    batches: int
+    samples: int
+    tokens: int
+    size_bytes: int
+    #: None until two batches tell.
+    tokens_per_second: float | None
+    samples_per_second: float | None
+    #: Shares of read, forward, stall and write in the time of its batches; they sum to 1 or are all 0.
+    stages: dict[str, float]
+    #: Share of padding in what the device saw.
+    padding: float
+    last_seconds_ago: float | None
+
+
+class UploaderView(msgspec.Struct, frozen=True, kw_only=True):
+    """What one uploader did for a run."""
+
+    uploader: str
+    files: int
+    duplicates: int
+    size_bytes: int
+    bytes_per_second: float | None
+    last_seconds_ago: float | None
+
+
+class FailureView(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that a person must look at."""
+
+    job_id: str
+    description: str
+    error: str
+
+
+class RunView(msgspec.Struct, frozen=True, kw_only=True):
+    """One run. `state` is a word: waiting, running, uploading, proving, stalled, paused, cancelled, complete."""
+
+    run_id: str
+    state: str
+    model: str
+    batches: int
+    batches_total: int
+    samples: int
+    samples_total: int
+    tokens: int
+    tokens_total: int
+    size_bytes: int
+    #: 0 to 1, of tokens.
+    done: float
+    tokens_per_second: float | None
+    samples_per_second: float | None
+    remaining_seconds: float | None
+    queued: int
+    started: int
+    retrying: int
+    failed: int
+    failures: tuple[FailureView, ...]
+    workers: tuple[DeviceView, ...]
+    uploaders: tuple[UploaderView, ...]
+
+
+class UploadQueueView(msgspec.Struct, frozen=True, kw_only=True):
+    """Files of one spool on their way."""
+
+    name: str
+    queued: int
+    started: int
+    retrying: int
+    failed: int
+    failures: tuple[FailureView, ...]
+
+
+class ProcessView(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that takes jobs. `state` is busy, idle, waiting or silent."""
+
+    name: str
+    role: str
+    state: str
+    #: The queue it serves; empty while it looks for work.
+    queue: str
+    running: int
+    slots: int
+    finished: int
+    failed: int
+    waits_for: str
+    heartbeat_seconds_ago: float | None
+
+
+class SpoolView(msgspec.Struct, frozen=True, kw_only=True):
+    """The spool of this host."""
+
+    name: str
+    files: int
+    size_bytes: int
+    #: Space taken by files that are being written.
+    part_bytes: int
+    cap_bytes: int
+    disk_free_bytes: int
+    #: 0 to 1, of the cap.
+    used: float
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that all faces of the monitor show."""
+
+    #: Seconds since the epoch.
+    at: float
+    #: Sentences, the worst first; empty when all is well.
+    problems: tuple[str, ...]
+    runs: tuple[RunView, ...]
+    uploads: tuple[UploadQueueView, ...]
+    processes: tuple[ProcessView, ...]
+    spool: SpoolView | None
+    store: str
+    #: Why Redis could not be read; empty if it was. Also the first of the problems.
+    redis_error: str = ""
