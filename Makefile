@@ -56,7 +56,9 @@ format: venv ## Format and fix what can be fixed; write the generated docs
 
 .PHONY: bench
 bench: venv ## The benchmarks, quick form
-	$(BIN)/python -m benchmarks extraction --quick --json
+	$(BIN)/python -m benchmarks extraction --quick
+	$(BIN)/python -m benchmarks control_plane --quick
+	$(BIN)/python -m benchmarks recovery --quick
 
 .PHONY: compose-smoke
 compose-smoke: ## Build, up, scale, submit, verify, down: needs a Docker engine

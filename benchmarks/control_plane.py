@@ -58,15 +58,15 @@ class Scale:
 QUICK = Scale(
     workers=(1, 4),
     rounds=1,
-    jobs=600,
-    job_seconds=0.5,
-    idle_workers=16,
-    idle_seconds=2.0,
+    jobs=400,
+    job_seconds=0.3,
+    idle_workers=8,
+    idle_seconds=1.0,
     batches=60,
     queued=2000,
-    windowed=1000,
-    window=50,
-    settings=QueueSettings(finished_jobs_max=50, maintenance_seconds=1),
+    windowed=400,
+    window=40,
+    settings=QueueSettings(finished_jobs_max=20, maintenance_seconds=1),
 )
 FULL = Scale(
     workers=(1, 4, 16, 64),

@@ -125,7 +125,7 @@ class TokenFile:
         if not 0 <= row_group < self.batches:
             raise DataError(f"{self.path} has no row group {row_group}: it holds {self.batches}")
         with _parquet_errors(self.path), self._lock:
-            return self._file.read_row_group(row_group, columns=columns)
+            return self._file.read_row_group(row_group, columns=columns, use_threads=False)
 
 
 def _batch_of(table: pa.Table, batch_id: int) -> TokenBatch:

@@ -118,7 +118,8 @@ class PlanFile:
         with self._reading():
             # A file object of its own per call: its position belongs to one thread.
             source = _RangedFile(self._store, self._key, self._size)
-            file = pq.ParquetFile(source, metadata=self._metadata, pre_buffer=True)
+            # No read-ahead threads on a Python file: they now and then abort a process at its end.
+            file = pq.ParquetFile(source, metadata=self._metadata, pre_buffer=False)
             table = file.read_row_group(batch_id, columns=list(columns), use_threads=False)
         if any(table[name].null_count for name in columns):
             raise DataError(f"{self._key}: batch {batch_id} has rows with missing values")
@@ -133,7 +134,8 @@ class PlanFile:
 def parse_table(data: bytes, key: str, schema: pa.Schema) -> pa.Table:
     """A parquet file held whole, in the columns of `schema`; raises DataError naming `key` if it is another."""
     with _parquet_errors(key):
-        table = pq.read_table(io.BytesIO(data))
+        # Arrow's own buffer: its read-ahead threads on a Python file now and then abort a process at its end.
+        table = pq.read_table(pa.BufferReader(data), use_threads=False)
         _check_schema(table.schema, schema, key)
         return table.select(schema.names).cast(schema)
 

@@ -29,5 +29,7 @@ def run_case(stage: Stage, names: Sequence[str]) -> Report:
     run_name = f"run-{random.randrange(16**6):06x}"
     report = try_faults(stage.site, stage.reference, faults, run_name, random)
     assert not report.findings.all, [*report.findings.all, f"logs are in {stage.site.keep_logs()}"]
-    assert report.strikes, "the run was over before the first fault could strike"
+    assert [strike.fault for strike in report.strikes] == list(names), (
+        "the run was over before all had struck"
+    )
     return report

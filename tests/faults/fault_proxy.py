@@ -9,6 +9,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -69,8 +70,11 @@ class _Reply:
 class FaultProxy:
     """The proxy on loopback, running until `close`. At most one disturbance at a time."""
 
-    def __init__(self, upstream: str, delete: Callable[[str], None]) -> None:
-        """`upstream` is the server's `http://host:port`; `delete` removes an object by its path, `/bucket/key`."""
+    def __init__(self, upstream: str, delete: Callable[[str], None], *, put_seconds: float = 0.0) -> None:
+        """`upstream` is the server's `http://host:port`; `delete` removes an object by its path, `/bucket/key`.
+
+        PUTs are passed on one every `put_seconds` at most, however fast the machine is.
+        """
         parts = urlsplit(upstream)
         assert parts.hostname is not None
         assert parts.port is not None
@@ -80,6 +84,8 @@ class FaultProxy:
         self.met: Counter[Disturbance] = Counter()
         self._plan: _Plan | None = None
         self._lock = threading.Lock()
+        self._put_seconds, self._next_put = put_seconds, 0.0
+        self._pause = threading.Event()
         self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.owner = self
         self._thread = threading.Thread(
@@ -118,6 +124,14 @@ class FaultProxy:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+    def pace(self, method: str) -> None:
+        """Wait for a PUT's turn."""
+        if method != "PUT" or not self._put_seconds:
+            return
+        with self._lock:
+            turn = self._next_put = max(time.monotonic(), self._next_put + self._put_seconds)
+        self._pause.wait(turn - time.monotonic())
 
     def plan_for(self, method: str, path: str) -> _Plan | None:
         """What a request meets; None for nothing."""
@@ -170,6 +184,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _serve(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.server.owner.pace(self.command)
         plan = self.server.owner.plan_for(self.command, self.path)
         try:
             reply = self._disturbed(plan, body) if plan else self._pass_on(body)

@@ -31,9 +31,11 @@ UPLOADERS = ("uploader-1", "uploader-2")
 #: A GPU worker and an uploader whose clock and disk can be disturbed from inside; see `injected/`.
 ODD_MEMBERS = ("gpu_worker-2", "uploader-2")
 LEASE_SECONDS = 3
-SPOOL_CAP_BYTES = 6 * MIB
+SPOOL_CAP_BYTES = 10 * MIB
+#: The S3 server takes an object every so many seconds at most, so that a run lasts for some seconds on any machine.
+PUT_SECONDS = 0.025
 #: The disk that the spool is on, where we may mount one: a little more than the cap.
-_DISK_BYTES = 8 * MIB
+_DISK_BYTES = 12 * MIB
 _INJECTED = Path(__file__).parent / "injected"
 
 #: Everything goes faster than in real life, so that what is waited for comes within seconds.
@@ -48,6 +50,8 @@ _SETTINGS = {
     "s3_read_timeout_seconds": "2",
     "s3_max_attempts": "2",
     "upload_parallelism": "4",
+    # GPU workers wait for the uploaders, and the uploaders for the proxy: work is left when a fault strikes.
+    "upload_backlog_max": "20",
     "leftover_seconds": "60",
     "spool_cap_bytes": str(SPOOL_CAP_BYTES),
     "spool_free_bytes": "0",
@@ -179,7 +183,9 @@ def _open(folder: Path) -> Site:
         )
         store = open_store(f"s3://{BUCKET}/{PREFIX}", options)
     proxy = FaultProxy(
-        s3_server.endpoint, lambda path: store.delete(path.removeprefix(f"/{BUCKET}/{PREFIX}/"))
+        s3_server.endpoint,
+        lambda path: store.delete(path.removeprefix(f"/{BUCKET}/{PREFIX}/")),
+        put_seconds=PUT_SECONDS,
     )
     settings = _SETTINGS | {
         "redis_url": redis_server.url,

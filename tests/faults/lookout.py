@@ -6,13 +6,15 @@ import fcntl
 import os
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from common.spool import Spool
 from hiddenfeed.errors import TransientError
 from hiddenfeed.layout import batches_prefix, parse_batch_key
 from hiddenfeed.store import Store
 
-_LOOK_SECONDS = 0.3
+_LOOK_SECONDS = 0.25
 
 
 class Lookout:
@@ -24,7 +26,7 @@ class Lookout:
         self.first_seen: dict[int, float] = {}
         #: Bytes of the spool when it was fullest.
         self.spool_peak_bytes = 0
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lookout")
         self._thread.start()
@@ -32,17 +34,12 @@ class Lookout:
     @property
     def stored(self) -> int:
         """Batches that were seen so far."""
-        with self._changed:
+        with self._lock:
             return len(self.first_seen)
-
-    def wait_for(self, count: int, seconds: float) -> bool:
-        """Wait until that many batches were seen; False if they were not within `seconds`."""
-        with self._changed:
-            return self._changed.wait_for(lambda: len(self.first_seen) >= count, seconds)
 
     def seen_at(self, batches: set[int]) -> list[float]:
         """When those of `batches` that were seen were first seen."""
-        with self._changed:
+        with self._lock:
             return [self.first_seen[batch] for batch in batches if batch in self.first_seen]
 
     def close(self) -> None:
@@ -62,19 +59,25 @@ class Lookout:
         except TransientError:
             return  # what cannot be seen now is seen later
         parsed = [parse_batch_key(key) for key in keys]
-        with self._changed:
+        with self._lock:
             for found in parsed:
                 if found is not None:
                     self.first_seen.setdefault(found[1], time.monotonic())
-            self._changed.notify_all()
 
 
-def spool_bytes(spool: Spool) -> int:
-    """Bytes of all files of the spool, half-written ones included, while nobody adds or renames one."""
+@contextmanager
+def spool_held(spool: Spool) -> Iterator[int]:
+    """Bytes of all files of the spool, half-written ones included; nobody adds or renames one until the block ends."""
     lock = os.open(spool.root / ".lock", os.O_RDWR | os.O_CREAT, 0o660)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         usage = spool.usage()
+        yield usage.bytes + usage.part_bytes
     finally:
         os.close(lock)
-    return usage.bytes + usage.part_bytes
+
+
+def spool_bytes(spool: Spool) -> int:
+    """Bytes of all files of the spool at one instant."""
+    with spool_held(spool) as used_bytes:
+        return used_bytes

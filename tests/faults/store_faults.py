@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from hiddenfeed.errors import TransientError
+from common.worker.presence import list_workers
 from hiddenfeed.layout import batches_prefix
 from tests.faults.aftermath import until
 from tests.faults.fault_proxy import Disturbance
-from tests.faults.fault_site import SPOOL_CAP_BYTES
-from tests.faults.lookout import spool_bytes
+from tests.faults.fault_site import GPU_WORKERS
 from tests.faults.trial import Fault, Trial
 
-_FULL_SECONDS = 60.0
+_WAITING_SECONDS = 60.0
+_DELETED = 3
 
 
 def _away(trial: Trial) -> None:
@@ -28,36 +28,47 @@ def _disturbed(
     methods: Collection[str] = ("PUT",),
     within: str = "/batches/",
     share: float = 0.7,
+    seconds: float = 0.0,
 ) -> Fault:
     """A share of the requests meets the disturbance for a while, so that some get through between."""
 
     def inject(trial: Trial) -> None:
+        before = trial.site.proxy.met[disturbance]
         with trial.site.proxy.disturbing(
             disturbance, trial.random, methods=methods, within=within, share=share
         ):
-            trial.wait(trial.outage_seconds())
+            trial.wait(seconds + trial.brief_seconds())
+            # Whoever is late to ask meets it too.
+            until(lambda: trial.site.proxy.met[disturbance] > before or trial.is_over, _WAITING_SECONDS)
 
     return Fault(name, inject)
 
 
-def _fill_spool(trial: Trial) -> None:
-    """S3 takes no file until the spool is at its cap and the GPU workers wait."""
-    everything, random = trial.site.proxy, trial.random
-    with everything.disturbing(Disturbance.UNAVAILABLE, random):
-        full = 0.9 * SPOOL_CAP_BYTES
-        until(lambda: spool_bytes(trial.site.spool) > full or trial.is_over, _FULL_SECONDS)
-        trial.wait(random.uniform(0.5, 2.0))
+def _cut_replies(trial: Trial) -> None:
+    """Objects are read when a run ends, to prove it: now and then half of one arrives."""
+    with trial.site.proxy.disturbing(
+        Disturbance.CUT_REPLY, trial.random, methods=("GET",), within=trial.run_id, share=0.03
+    ):
+        until(lambda: trial.is_over, _WAITING_SECONDS)
+
+
+def _refuse_until_all_wait(trial: Trial) -> None:
+    """S3 takes no file until the GPU workers wait for it: the backlog of uploads is at its limit."""
+    with trial.site.proxy.disturbing(Disturbance.UNAVAILABLE, trial.random), trial.site.client as client:
+
+        def all_wait() -> bool:
+            workers = [worker for worker in list_workers(client) if worker.role == "gpu_worker"]
+            return len(workers) >= len(GPU_WORKERS) and all(worker.waiting for worker in workers)
+
+        until(lambda: all_wait() or trial.is_over, _WAITING_SECONDS)
 
 
 def _delete(trial: Trial) -> None:
     """Somebody deletes batch files that the store had and the uploader has forgotten."""
     store = trial.site.store
-    try:
-        keys = [info.key for info in store.list(batches_prefix(trial.run_id))]
-        for key in trial.random.sample(keys, min(3, len(keys))):
-            store.delete(key)
-    except TransientError as error:
-        raise AssertionError("the undisturbed side of the store is away") from error
+    keys = [info.key for info in store.list(batches_prefix(trial.run_id))]
+    for key in trial.random.sample(keys, min(_DELETED, len(keys))):
+        store.delete(key)
 
 
 FAULTS = (
@@ -66,12 +77,13 @@ FAULTS = (
         "S3 answers 503", Disturbance.UNAVAILABLE, methods=("PUT", "GET", "HEAD"), within="", share=0.9
     ),
     _disturbed("S3 resets in mid-body", Disturbance.CUT_BODY),
-    _disturbed("S3 hangs", Disturbance.HANG, methods=("PUT", "GET", "HEAD"), within=""),
+    # Longer than a client waits for a reply.
+    _disturbed("S3 hangs", Disturbance.HANG, methods=("PUT", "GET", "HEAD"), within="", seconds=2.0),
     _disturbed("S3 gets other bytes", Disturbance.FLIP_BYTE),
     _disturbed("S3 loses replies", Disturbance.LOSE_REPLY),
-    _disturbed("S3 cuts replies", Disturbance.CUT_REPLY, methods=("GET",), within=""),
+    Fault("S3 cuts replies", _cut_replies, times=1),
     _disturbed("object gone before HEAD", Disturbance.VANISH, share=0.4),
     _disturbed("object gone before delete", Disturbance.VANISH, methods=("HEAD",), share=0.2),
     Fault("object deleted later", _delete),
-    Fault("S3 away until the spool is full", _fill_spool),
+    Fault("S3 refuses until all wait", _refuse_until_all_wait),
 )

@@ -17,12 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
     ["kill -9 all"],
     ["kill -9 all and servers"],
     ["SIGTERM storm"],
-    ["frozen past the lease"],
+    ["job ids pushed twice", "running jobs queued again", "frozen past the lease"],
 )
-def test_processes_die_and_nothing_is_lost(stage: Stage, names: Sequence[str]) -> None:
-    run_case(stage, names)
-
-
-@in_cases(["job ids pushed twice", "running jobs queued again"], ["two producers at once"])
-def test_work_is_given_out_twice_and_stored_once(stage: Stage, names: Sequence[str]) -> None:
+def test_processes_fail_and_nothing_is_lost(stage: Stage, names: Sequence[str]) -> None:
     run_case(stage, names)

@@ -100,10 +100,14 @@ class Trial:
 
     def outage_seconds(self) -> float:
         """How long a server is away or a process frozen: longer than the lease, in the long form sometimes much longer."""
-        shortest = LEASE_SECONDS + 0.5
-        if self.random.random() < 0.75:
-            return shortest + self.random.uniform(0, 1.5)
-        return max(shortest, self.random.uniform(0.2, 1.0) * self._longest_outage_seconds)
+        return LEASE_SECONDS + 0.5 + self.random.uniform(0, 1) + self._now_and_then()
+
+    def brief_seconds(self) -> float:
+        """How long something goes wrong that does not stop everything."""
+        return self.random.uniform(0.7, 1.3) + self._now_and_then()
+
+    def _now_and_then(self) -> float:
+        return self.random.choice((0, 0, 0, 1)) * self.random.uniform(0.1, 1.0) * self._longest_outage_seconds
 
     def wait(self, seconds: float) -> None:
         """Let the fault last."""
@@ -116,15 +120,16 @@ class Trial:
             self.site.fleet.strike(name, number)
         return name
 
-    def wait_for_work(self) -> bool:
-        """Wait for an instant at which there is work: some batches later than now; False if the run ends before."""
-        left = self.reference.batches - self.lookout.stored
-        if left < 20:
-            return False
-        count = self.lookout.stored + self.random.randint(4, max(5, left // 3))
-        if not self.lookout.wait_for(count, _BEGIN_SECONDS):
+    def wait_for(self, share: float) -> bool:
+        """Wait until that share of all batches is stored; False if the run ends before.
+
+        Raises TimeoutError if it does neither.
+        """
+        count = int(share * self.reference.batches)
+        if not until(lambda: self.is_over or self.lookout.stored >= count, _BEGIN_SECONDS):
             raise TimeoutError(f"no {count} batches within {_BEGIN_SECONDS:.0f} s")
-        self.wait(self.random.uniform(0, 0.3))
+        # Between two looks, too.
+        self.wait(self.random.uniform(0, 0.2))
         return not self.is_over
 
     def in_hand(self) -> set[int]:
@@ -180,8 +185,9 @@ def try_faults(
     try:
         for _ in range(max(fault.producers for fault in faults)):
             trial.add_producer()
-        for fault in faults:
-            if not trial.wait_for_work():
+        for number, fault in enumerate(faults):
+            # Somewhere in its part of the run, and none so late that hardly any work is left.
+            if not trial.wait_for(0.8 * (number + random.random()) / len(faults)):
                 break
             report.strikes.append(_let_strike(fault, trial))
         trial.wait_end()
