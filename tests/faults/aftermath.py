@@ -84,12 +84,15 @@ def take_reference(store: Store, run_id: str) -> Reference:
     return Reference(fingerprint, frozenset(keys), _contents(copy, run_id, keys))
 
 
-def inspect(site: Site, reference: Reference, run_id: str, *, spool_is_tidied: bool = True) -> Findings:
+def inspect(
+    site: Site, reference: Reference, run_id: str, *, may_leave_files: bool = False, tidied_now: bool = True
+) -> Findings:
     """Everything that is wrong after the run; its producers must have ended.
 
-    Files that nobody speaks of are removed by the uploaders when they are a minute old, which they look
-    for once a minute. With `spool_is_tidied` that is done here and now, by the same function and as if
-    an hour had passed; else files in the spool are left to the uploaders, and to the caller.
+    With `may_leave_files` there may be files in the spool that no job speaks of: their writer was killed, or
+    Redis forgot them. The uploaders remove those when they are a minute old, which they look for once a
+    minute. With `tidied_now` that is done here, by the same function and as if an hour had passed; else it
+    is left to the uploaders, and to the caller to look.
     """
     findings = Findings()
     with site.client as client:
@@ -98,7 +101,9 @@ def inspect(site: Site, reference: Reference, run_id: str, *, spool_is_tidied: b
             lambda: _check_queues(client, run_id, findings),
             lambda: _check_counters(client, site.store, run_id, findings),
         ]
-        if spool_is_tidied:
+        if not may_leave_files:
+            checks.append(lambda: check_spool(site, findings, run_id))
+        if tidied_now:
             checks.append(lambda: _tidy_spool(site, client, findings))
         for check in checks:
             try:
@@ -139,9 +144,9 @@ def copy_run(store: Store, run_id: str) -> MemoryStore:
     return copy
 
 
-def check_spool(site: Site, findings: Findings) -> None:
-    """No file is left, finished or not."""
-    left = [str(path.relative_to(site.spool.root)) for path in site.spool.root.glob("*/*")]
+def check_spool(site: Site, findings: Findings, run_id: str = "*") -> None:
+    """No file is left, finished or not, of one run or of any."""
+    left = [str(path.relative_to(site.spool.root)) for path in site.spool.root.glob(f"{run_id}/*")]
     findings.troubles += [f"left in the spool: {name}" for name in sorted(left)]
 
 

@@ -28,7 +28,7 @@ LONGEST_OUTAGE_SECONDS = 60.0
 #: The uploaders look for files that nobody speaks of once a minute, and take them when they are a minute old.
 TIDY_SECONDS = 150.0
 MIXED = "three of them, mixed"
-_HEAD = ("fault", "runs", "struck", "went on s", "recovered s", "lost", "dupl.", "corr.", "other")
+_HEAD = ("fault", "runs", "struck", "went on s", "recovered s", "redone", "lost", "dupl.", "corr.", "other")
 
 
 @dataclass
@@ -50,6 +50,7 @@ class Row:
             str(len(strikes)),
             _median_and_max([strike.went_on_seconds for strike in strikes]),
             _median_and_max([strike.recovered_seconds for strike in strikes]),
+            str(sum(report.redone for report in self.reports)),
             *map(str, counts),
         )
 
@@ -120,7 +121,7 @@ class Chaos:
             name,
             self._random,
             longest_outage_seconds=LONGEST_OUTAGE_SECONDS,
-            spool_is_tidied=False,
+            tidied_now=False,
         )
         self.rows.setdefault(label, Row()).reports.append(report)
         struck = (

@@ -74,13 +74,13 @@ def _jump(sign: int) -> Fault:
         trial.wait(trial.brief_seconds())
         trial.site.clock_file.unlink()
 
-    return Fault(f"clock jumps {'ahead' if sign > 0 else 'back'}", inject)
+    return Fault(f"clock jumps {'ahead' if sign > 0 else 'back'}", inject, redoes=False)
 
 
 FAULTS = (
-    Fault("disk full", _fill_disk, why_not=_no_own_disk),
-    Fault("spool full", _fill_spool),
-    Fault("disk errors", _break_disk),
+    Fault("disk full", _fill_disk, redoes=False, why_not=_no_own_disk),
+    Fault("spool full", _fill_spool, redoes=False),
+    Fault("disk errors", _break_disk, redoes=False),
     _jump(1),
     _jump(-1),
 )

@@ -14,7 +14,7 @@ def _kill(role: str) -> Fault:
     def inject(trial: Trial) -> None:
         trial.strike(role, signal.SIGKILL)
 
-    return Fault(f"kill -9 {role}", inject, times=3)
+    return Fault(f"kill -9 {role}", inject, times=3, leaves_files=role == "gpu_worker")
 
 
 def _kill_all(trial: Trial) -> None:
@@ -54,9 +54,9 @@ FAULTS = (
     _kill("gpu_worker"),
     _kill("uploader"),
     _kill("producer"),
-    Fault("kill -9 all", _kill_all),
+    Fault("kill -9 all", _kill_all, leaves_files=True),
     # A role that starts before its servers ends with 75, for its supervisor to try again.
-    Fault("kill -9 all and servers", _kill_servers_too, own_ends=frozenset({75})),
-    Fault("SIGTERM storm", _storm),
+    Fault("kill -9 all and servers", _kill_servers_too, leaves_files=True, own_ends=frozenset({75})),
+    Fault("SIGTERM storm", _storm, leaves_files=True),
     Fault("frozen past the lease", _freeze),
 )

@@ -78,8 +78,8 @@ FAULTS = (
     Fault("Redis restarted", _restart),
     Fault("Redis away", _away),
     Fault("Redis standing still", _stand_still),
-    Fault("Redis wiped", _wipe),
-    Fault("Redis wiped, submit again", _wipe_and_submit),
+    Fault("Redis wiped", _wipe, leaves_files=True),
+    Fault("Redis wiped, submit again", _wipe_and_submit, leaves_files=True),
     Fault("Redis drops connections", _drop_connections),
     Fault("Redis clock jumps", _jump),
 )

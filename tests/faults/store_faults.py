@@ -29,6 +29,7 @@ def _disturbed(
     within: str = "/batches/",
     share: float = 0.7,
     seconds: float = 0.0,
+    redoes: bool = False,
 ) -> Fault:
     """A share of the requests meets the disturbance for a while, so that some get through between."""
 
@@ -41,7 +42,7 @@ def _disturbed(
             # Whoever is late to ask meets it too.
             until(lambda: trial.site.proxy.met[disturbance] > before or trial.is_over, _WAITING_SECONDS)
 
-    return Fault(name, inject)
+    return Fault(name, inject, redoes=redoes)
 
 
 def _cut_replies(trial: Trial) -> None:
@@ -72,7 +73,7 @@ def _delete(trial: Trial) -> None:
 
 
 FAULTS = (
-    Fault("S3 away", _away),
+    Fault("S3 away", _away, redoes=False),
     _disturbed(
         "S3 answers 503", Disturbance.UNAVAILABLE, methods=("PUT", "GET", "HEAD"), within="", share=0.9
     ),
@@ -81,9 +82,9 @@ FAULTS = (
     _disturbed("S3 hangs", Disturbance.HANG, methods=("PUT", "GET", "HEAD"), within="", seconds=2.0),
     _disturbed("S3 gets other bytes", Disturbance.FLIP_BYTE),
     _disturbed("S3 loses replies", Disturbance.LOSE_REPLY),
-    Fault("S3 cuts replies", _cut_replies, times=1),
+    Fault("S3 cuts replies", _cut_replies, times=1, redoes=False),
     _disturbed("object gone before HEAD", Disturbance.VANISH, share=0.4),
-    _disturbed("object gone before delete", Disturbance.VANISH, methods=("HEAD",), share=0.2),
+    _disturbed("object gone before delete", Disturbance.VANISH, methods=("HEAD",), share=0.2, redoes=True),
     Fault("object deleted later", _delete),
-    Fault("S3 refuses until all wait", _refuse_until_all_wait),
+    Fault("S3 refuses until all wait", _refuse_until_all_wait, redoes=False),
 )

@@ -15,8 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 @in_cases(
     ["Redis restarted", "Redis drops connections", "Redis clock jumps"],
     ["Redis away", "Redis standing still"],
-    ["two producers at once", "Redis wiped"],
-    ["Redis wiped, submit again"],
+    ["two producers at once", "Redis wiped", "Redis wiped, submit again"],
 )
 def test_redis_fails_and_nothing_is_lost(stage: Stage, names: Sequence[str]) -> None:
     run_case(stage, names)

@@ -13,9 +13,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @in_cases(
-    ["S3 away"],
-    ["S3 answers 503", "S3 hangs", "S3 resets in mid-body", "S3 refuses until all wait"],
-    ["S3 gets other bytes", "S3 loses replies", "S3 cuts replies"],
+    ["S3 away", "S3 answers 503", "S3 hangs"],
+    [
+        "S3 resets in mid-body",
+        "S3 gets other bytes",
+        "S3 loses replies",
+        "S3 refuses until all wait",
+        "S3 cuts replies",
+    ],
     ["object gone before HEAD", "object gone before delete", "object deleted later"],
 )
 def test_s3_fails_and_nothing_is_lost(stage: Stage, names: Sequence[str]) -> None:

@@ -18,6 +18,7 @@ from hiddenfeed.store import Store
 from tests.faults.aftermath import Findings, Reference, inspect, take_reference, until
 from tests.faults.fault_site import LEASE_SECONDS, SPOOL, SPOOL_CAP_BYTES, Site
 from tests.faults.lookout import Lookout
+from tests.faults.told import listen
 
 #: Until the first batches of a run are stored; a GPU worker may have to load its model first.
 _BEGIN_SECONDS = 120.0
@@ -35,6 +36,11 @@ class Fault:
     times: int = 2
     #: Producers that are started at once to make the run.
     producers: int = 1
+    #: Whether batches may be computed again for it. If not, only jobs that were taken over may be, which
+    #: happens to a process that does not get to run for a lease.
+    redoes: bool = True
+    #: Whether files may stay behind in the spool, for the uploaders to tidy away.
+    leaves_files: bool = False
     #: Exit codes with which processes may end that nobody sent a signal to.
     own_ends: frozenset[int] = frozenset()
     #: What a site must have, as far as it is not on every machine: tells the reason why not, or None.
@@ -65,6 +71,8 @@ class Report:
     run_id: str
     strikes: list[Strike] = field(default_factory=list)
     findings: Findings = field(default_factory=Findings)
+    #: Batches that were computed once more.
+    redone: int = 0
 
 
 class Trial:
@@ -176,7 +184,7 @@ def try_faults(
     random: Random,
     *,
     longest_outage_seconds: float = 0.0,
-    spool_is_tidied: bool = True,
+    tidied_now: bool = True,
 ) -> Report:
     """Make a run of that name, let the faults strike it one after the other, and look at what is left."""
     ends_before = len(site.fleet.ends)
@@ -197,8 +205,20 @@ def try_faults(
         troubles += trial.close()
     for strike in report.strikes:
         _measure(strike, trial.lookout)
-    report.findings = inspect(site, reference, trial.run_id, spool_is_tidied=spool_is_tidied)
+    report.findings = inspect(
+        site,
+        reference,
+        trial.run_id,
+        may_leave_files=any(fault.leaves_files for fault in faults),
+        tidied_now=tidied_now,
+    )
     report.findings.troubles[:0] = troubles + _bad_ends(site, faults, ends_before)
+    told = listen(site.fleet, trial.run_id)
+    report.redone = told.redone
+    if told.redone > told.taken_over and not any(fault.redoes for fault in faults):
+        report.findings.troubles.append(
+            f"{told.redone} batches were computed again, which was not called for"
+        )
     if trial.lookout.spool_peak_bytes > SPOOL_CAP_BYTES:
         report.findings.troubles.append(
             f"the spool held {trial.lookout.spool_peak_bytes} bytes where {SPOOL_CAP_BYTES} are allowed"
