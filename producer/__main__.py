@@ -55,9 +55,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def commands() -> list[Command]:
     """All commands, in the order of their use."""
-    from producer import look, make
+    from producer import fleet, look, make
     from producer.bootstrap import LOOK_GROUPS, MAKE_GROUPS, PLAN_GROUPS, RUN_GROUPS, STATE_GROUPS
 
+    priority = _on_run("priority", "Let a run go before others, or after.", STATE_GROUPS, fleet.priority)
+    priority.parser.add_argument(
+        "priority", metavar="N", help="a whole number; runs start with 0, higher goes first"
+    )
+    change = Command(
+        f"{PROG} set",
+        "Change settings of the running fleet.",
+        STATE_GROUPS,
+        fleet.set_settings,
+        fleet.SET_HELP,
+    )
+    change.parser.add_argument(
+        "assignments", metavar="NAME=VALUE", nargs="*", help="a live setting and its value"
+    )
     return [
         Command(
             f"{PROG} run",
@@ -92,6 +106,8 @@ def commands() -> list[Command]:
         _on_run("pause", "Let workers take no more batches of a run.", STATE_GROUPS, look.pause),
         _on_run("resume", "Let workers take batches of a paused run again.", STATE_GROUPS, look.resume),
         _on_run("cancel", "Take a run off its queue; what is stored stays.", STATE_GROUPS, look.cancel),
+        priority,
+        change,
     ]
 
 

@@ -13,7 +13,7 @@ import torch
 
 from common.messages import ExtractBatch, UploadFile
 from common.worker import GiveBack, JobContext
-from gpu_worker import extract
+from gpu_worker import extract, writer
 from gpu_worker.agreement import compare, tolerance_for
 from gpu_worker.extract import Extractor
 from gpu_worker.structure import dissect
@@ -242,6 +242,28 @@ def test_failed_guard_is_quarantined_and_the_next_batch_goes_on(tmp_path: Path) 
         second = _extract(extractor, run.manifests[1])
     assert second.key == batch_key(run.run_id, 1)
     assert second.checksum == file_checksum(spool.resolve(second.path))
+
+
+def test_canary_notices_states_of_another_sample(tmp_path: Path) -> None:
+    """What batched inference engines have got wrong: right for one sample alone, mixed up for several."""
+    run = tiny_run(tmp_path)
+    with run.extractor() as (extractor, service), service.use(run.run_id) as served:
+        model = served.engine.model
+        healthy = model.forward
+        model.forward = lambda ids, rows: healthy(ids.roll(1, 0), rows)  # type: ignore[method-assign]
+        upload = _extract(extractor, run.manifests[0])
+    _assert_quarantined(run, upload, "is not what the model gives for it alone")
+
+
+def test_canary_notices_rows_in_the_wrong_place_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tiny_run(tmp_path)
+    as_it_should_be = writer.raw_bytes
+    monkeypatch.setattr(writer, "raw_bytes", lambda tensor: as_it_should_be(tensor.roll(1, 0)))
+    with run.extractor() as (extractor, _):
+        upload = _extract(extractor, run.manifests[0])
+    _assert_quarantined(run, upload, "is not what the model gives for it alone")
 
 
 def test_lost_device_ends_the_process(tmp_path: Path) -> None:
