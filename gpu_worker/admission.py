@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import redis
 
 from common.queues import queue_counts, upload_queue_name
-from common.settings.catalogue import ExtractSettings
 from common.spool import Spool
 from gpu_worker.service import RunService
 from hiddenfeed.batch_file import bytes_per_token
@@ -28,9 +29,10 @@ class Admission:
     """Says why no batch may be taken: the words are shown by the monitor."""
 
     def __init__(
-        self, client: redis.Redis, spool: Spool, runs: RunService, settings: ExtractSettings
+        self, client: redis.Redis, spool: Spool, runs: RunService, backlog_max: Callable[[], int]
     ) -> None:
-        self._client, self._spool, self._runs, self._settings = client, spool, runs, settings
+        """`backlog_max` is asked every time: the setting may change while we run."""
+        self._client, self._spool, self._runs, self._backlog_max = client, spool, runs, backlog_max
 
     def why_not(self) -> str | None:
         """`spool full`, `upload backlog`, or None; raises TransientError when Redis is away."""
@@ -42,4 +44,4 @@ class Admission:
             if not self._spool.has_room(size):
                 return "spool full"
         waiting = queue_counts(self._client, upload_queue_name(self._spool.name)).unfinished
-        return "upload backlog" if waiting >= self._settings.upload_backlog_max else None
+        return "upload backlog" if waiting >= self._backlog_max() else None

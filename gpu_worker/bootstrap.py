@@ -18,6 +18,7 @@ from common.settings.catalogue import (
     SpoolSettings,
     StoreSettings,
 )
+from common.settings.live import LiveSettings
 from common.settings.resolve import Resolved
 from common.spool import Spool
 from common.worker import Worker, leave
@@ -57,10 +58,11 @@ def serve(settings: Resolved) -> int:
     device = use_device(extract)
     store = open_store(settings.group(StoreSettings).store, settings.group(StoreOptions))
     store.check()
-    spool = Spool(settings.group(SpoolSettings))
+    client = connect(settings.group(RedisSettings))
+    live = LiveSettings(client, settings).start()
+    spool = Spool(settings.group(SpoolSettings), lambda: live.group(SpoolSettings))
     spool.check()
     spool.sweep()
-    client = connect(settings.group(RedisSettings))
     cache = TokenCache(Path(extract.cache_dir).expanduser() if extract.cache_dir else spool.root / _CACHE)
     runs = RunService(store, cache, extract, device)
     lost = threading.Event()
@@ -77,11 +79,14 @@ def serve(settings: Resolved) -> int:
         handlers={EXTRACT_FUNCTION: extractor.extract_batch},
         settings=settings.group(QueueSettings),
         slots=lambda: extract.batches_in_flight,
-        may_take=Admission(client, spool, runs, extract).why_not,
+        may_take=Admission(
+            client, spool, runs, lambda: live.group(ExtractSettings).upload_backlog_max
+        ).why_not,
         job_timeout_seconds=extract.batch_timeout_seconds,
     )
     get_logger(ROLE).info("serving", device=str(device), store=store.url, spool=str(spool.root))
     exit_code = worker.run()
+    live.stop()
     # A new process gets the device back, if anything does.
     leave(TransientError.exit_code if lost.is_set() else exit_code)
 

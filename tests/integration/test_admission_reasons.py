@@ -8,7 +8,7 @@ import redis
 
 from common.messages import BatchReport, UploadFile
 from common.queues import enqueue, upload_request
-from common.settings.catalogue import ExtractSettings, QueueSettings
+from common.settings.catalogue import QueueSettings
 from gpu_worker.admission import Admission, batch_bytes
 from hiddenfeed.layout import batch_key
 from tests.extraction import TinyRun, tiny_run
@@ -31,7 +31,7 @@ def _upload(run: TinyRun, batch_id: int) -> UploadFile:
 def test_full_spool(tmp_path: Path, redis_client: redis.Redis) -> None:
     run = tiny_run(tmp_path)
     spool, service = run.spool(cap_bytes=MIB), run.service()
-    admission = Admission(redis_client, spool, service, ExtractSettings())
+    admission = Admission(redis_client, spool, service, lambda: 1000)
     filler = spool.reserve("other", 0, "t0", MIB - 100)
     assert filler is not None
     # Without a run in service nothing is known of the size of a batch.
@@ -48,14 +48,14 @@ def test_batch_that_never_fits(tmp_path: Path, redis_client: redis.Redis) -> Non
     size = batch_bytes(run.document)
     spool, service = run.spool(cap_bytes=size - 1), run.service()
     service.prepare(run.run_id)
-    admission = Admission(redis_client, spool, service, ExtractSettings())
+    admission = Admission(redis_client, spool, service, lambda: 1000)
     assert admission.why_not() == f"spool cap below a batch file of {size} bytes"
     service.close()
 
 
 def test_upload_backlog(tmp_path: Path, redis_client: redis.Redis) -> None:
     run = tiny_run(tmp_path)
-    admission = Admission(redis_client, run.spool(), run.service(), ExtractSettings(upload_backlog_max=2))
+    admission = Admission(redis_client, run.spool(), run.service(), lambda: 2)
     enqueue(redis_client, [upload_request(_upload(run, 0))], QueueSettings())
     assert admission.why_not() is None
     enqueue(redis_client, [upload_request(_upload(run, 1))], QueueSettings())
