@@ -1,4 +1,5 @@
-# hiddenfeed: `make help` lists what there is. Everything lives in .venv; nothing else is touched.
+# hiddenfeed: `make help` lists what there is. Packages go into .venv (about 2 GB) and nowhere else;
+# the demo keeps its model in ~/.cache/hiddenfeed and its servers' data in ./demo.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -22,6 +23,7 @@ venv: $(VENV)/.installed ## Make .venv with everything in it
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "hiddenfeed needs Python 3.11 or newer; try make PYTHON=python3.12 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo 'installing into $(VENV): a few minutes, about 2 GB ...'
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -c constraints.txt $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) torch
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'

@@ -41,7 +41,7 @@ class Command:
         """Run with the process's environment; returns the exit code, errors printed as one line."""
         parsed = self.parser.parse_args(arguments)
         try:
-            settings = resolve(self.groups, parsed, os.environ)
+            settings = resolve(self.groups, parsed, os.environ, complete=not parsed.show_config)
             if parsed.show_config:
                 for name, value, source in settings.table():
                     print(f"{name:32} {value:32} {source}")

@@ -11,6 +11,7 @@ import errno
 import fcntl
 import os
 import re
+import secrets
 import shutil
 import stat
 from collections.abc import Callable, Iterator
@@ -23,11 +24,14 @@ from common.part_file import PART_SUFFIX, PartFile
 from common.settings.catalogue import SpoolSettings
 from hiddenfeed.errors import ConfigError, PermanentError
 from hiddenfeed.layout import batch_name, check_run_id
-from hiddenfeed.local_file import local_error, sync_folder
+from hiddenfeed.local_file import local_error, replacing, sync_folder
 from hiddenfeed.owned_file import remove_if_abandoned
 
 _LOCK_NAME = ".lock"
+#: Holds the name of a spool that was given none: every role that shares the folder shares the name.
+_NAME_FILE = ".name"
 _FOLDER_MODE = 0o2770
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")
 _TOKEN = re.compile(r"[A-Za-z0-9]{1,64}")
 _SUFFIXES = (".safetensors", ".json")
 _FILE_NAME = re.compile(r"(?P<batch>\d{6,})-[A-Za-z0-9]{1,64}(?P<suffix>\.safetensors|\.json)")
@@ -60,19 +64,43 @@ class SpoolFile(msgspec.Struct, frozen=True, kw_only=True):
     modified_at: float
 
 
+def kept_name(root: Path) -> str:
+    """The name that a spool's folder keeps; empty if it keeps none. Raises ConfigError if it cannot be one."""
+    try:
+        name = (root / _NAME_FILE).read_text()
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise local_error(error, f"{root / _NAME_FILE} cannot be read") from error
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"{root / _NAME_FILE} holds no name of a spool; remove it, or give --spool")
+    return name
+
+
 class Spool:
     """One spool of this host. Constructing it touches no disk; safe to share between threads."""
 
     def __init__(self, settings: SpoolSettings, current: Callable[[], SpoolSettings] | None = None) -> None:
         """`current` is asked for the cap and the free space whenever they matter, so they may change; name and folder stay."""
-        self.name = settings.spool
+        self._name = settings.spool
         self.root = Path(settings.spool_dir).expanduser().absolute()
         self._current = current or (lambda: settings)
 
+    @property
+    def name(self) -> str:
+        """The name it was given, or the one kept in its folder; the first who asks makes it up."""
+        if not self._name:
+            self.check()
+        return self._name
+
     def check(self) -> None:
-        """Create the folder if need be and prove that it can be written; raises ConfigError."""
+        """Create the folder if need be, prove that it can be written and settle the name; raises ConfigError."""
         with self._locked():
-            pass
+            self._name = self._name or kept_name(self.root)
+            if not self._name:
+                self._name = f"spool-{secrets.token_hex(4)}"
+                with replacing(self.root / _NAME_FILE) as file:
+                    file.write(self._name.encode())
 
     def usage(self) -> SpoolUsage:
         """What the spool holds; a spool that was never used holds nothing."""

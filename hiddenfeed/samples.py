@@ -44,9 +44,14 @@ class Sample:
         """Number of tokens."""
         return len(self.input_ids)
 
-    def float32(self) -> npt.NDArray[np.float32]:
-        """States of all taps, float32 [n, K, H]."""
+    @property
+    def hidden_states(self) -> npt.NDArray[np.float32]:
+        """States of all taps, float32 [n, K, H]; converted at every call."""
         return to_float32(self.raw, self.dtype)
+
+    def float32(self) -> npt.NDArray[np.float32]:
+        """The same as `hidden_states`."""
+        return self.hidden_states
 
     def tap(self, tap: int) -> npt.NDArray[np.float32]:
         """States after `tap` blocks, float32 [n, H]; raises DataError for a tap that is not stored."""

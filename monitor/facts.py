@@ -20,7 +20,7 @@ from common.queues import (
 from common.redis_client import translated
 from common.run_state import Progress, RunRecord, list_runs, read_progress
 from common.settings.catalogue import SpoolSettings
-from common.spool import Spool, SpoolUsage
+from common.spool import Spool, SpoolUsage, kept_name
 from common.worker.presence import WorkerInfo, list_workers
 from hiddenfeed.errors import ConfigError, TransientError
 from hiddenfeed.layout import complete_key
@@ -73,12 +73,13 @@ def read_facts(
     client: redis.Redis, spool_settings: SpoolSettings, lease_seconds: float, store: Store | None
 ) -> Facts:
     """Everything that can be seen now. What is away is named in the facts, never raised."""
+    name = spool_settings.spool or kept_name(Path(spool_settings.spool_dir).expanduser())
     facts = Facts(
         lease_seconds=lease_seconds,
         store=store.url if store else "",
         spool=_read_spool(spool_settings),
-        spool_name=spool_settings.spool,
-        upload_queue=upload_queue_name(spool_settings.spool),
+        spool_name=name,
+        upload_queue=upload_queue_name(name) if name else "",
     )
     try:
         with translated(client):
@@ -111,8 +112,13 @@ def _read_run(client: redis.Redis, record: RunRecord) -> RunFacts:
 
 
 def _upload_queues(client: redis.Redis, own: str) -> list[str]:
-    """This host's queue, known to rq yet or not, and those of all other hosts."""
-    return sorted({own, *(name for name in queue_names(client) if name.startswith(UPLOAD_QUEUE_PREFIX))})
+    """This host's queue, if it has one, known to rq yet or not, and those of all other hosts."""
+    return sorted(
+        {
+            *filter(None, [own]),
+            *(name for name in queue_names(client) if name.startswith(UPLOAD_QUEUE_PREFIX)),
+        }
+    )
 
 
 def _read_queue(client: redis.Redis, name: str) -> QueueFacts:

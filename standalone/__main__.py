@@ -65,7 +65,7 @@ def _demo() -> Command:
             "home": "demo",
             "data": str(data),
             "model": demo.model_folder(display),
-            **demo.SETTINGS,
+            **demo.settings(),
             **given,
         }
         # The demo is the demo, whatever job the environment describes.

@@ -17,11 +17,15 @@ _WIDTH = 10
 
 def proof_lines(proof: Proof) -> list[str]:
     """Rows, files and bytes, as complete.json says."""
+    skipped = (
+        [row("skipped", f"each row with its reason: {proof.run_id}/skipped.parquet")] if proof.skipped else []
+    )
     return [
         row(
             "rows",
             f"{proof.rows:,} = {proof.stored:,} stored + {proof.skipped:,} skipped + {proof.quarantined:,} quarantined",
         ),
+        *skipped,
         row(
             "files", f"{proof.batches:,} batch files, {proof.tokens:,} tokens, {size_text(proof.size_bytes)}"
         ),

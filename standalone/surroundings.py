@@ -211,5 +211,5 @@ def _become(environ: Mapping[str, str]) -> None:
 def _spool_name(home: Home, *, shared: bool, resolved: Resolved) -> str:
     """The spool's name: one of the home's own where others use the same Redis, since the upload queue is named after it."""
     if resolved.sources["spool"] != "default" or not shared:
-        return str(resolved.values["spool"])
+        return str(resolved.values["spool"]) or "default"
     return f"home-{blake2b(f'{socket.gethostname()}:{home.path}'.encode(), digest_size=6).hexdigest()}"

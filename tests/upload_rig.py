@@ -17,7 +17,9 @@ MIB = 1024 * 1024
 
 def make_spool(folder: Path) -> Spool:
     """A roomy spool named `default`."""
-    return Spool(SpoolSettings(spool_dir=str(folder), spool_cap_bytes=1024 * MIB, spool_free_bytes=0))
+    return Spool(
+        SpoolSettings(spool="default", spool_dir=str(folder), spool_cap_bytes=1024 * MIB, spool_free_bytes=0)
+    )
 
 
 def batch(batch_id: int) -> ExtractBatch:

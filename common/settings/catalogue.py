@@ -117,10 +117,10 @@ class SpoolSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     spool: Annotated[
         str,
         Meta(
-            description="name of the spool; uploaders serve the spool of this name",
-            pattern="^[A-Za-z0-9_-]{1,60}$",
+            description="name of the spool, after which its upload queue is called; made up and kept in its folder when not set",
+            pattern="^[A-Za-z0-9_-]{0,60}$",
         ),
-    ] = "default"
+    ] = ""
     spool_dir: Annotated[
         str, Meta(description="the spool's folder on local disk, shared by the roles of a host")
     ] = "spool"

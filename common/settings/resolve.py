@@ -95,8 +95,13 @@ def resolve(
     groups: Sequence[type[msgspec.Struct]],
     flags: argparse.Namespace | Mapping[str, Any],
     environ: Mapping[str, str],
+    *,
+    complete: bool = True,
 ) -> Resolved:
-    """Typed values of `groups`; raises ConfigError naming the flag or variable that is wrong."""
+    """Typed values of `groups`; raises ConfigError naming the flag or variable that is wrong.
+
+    A required setting that is not given is an error too, or, if not `complete`, has the source `required`.
+    """
     given = vars(flags) if isinstance(flags, argparse.Namespace) else flags
     _refuse_unknown(environ)
     values: dict[str, Any] = {}
@@ -107,7 +112,7 @@ def resolve(
             if raw is None and environ.get(setting.environment):
                 raw, source = environ[setting.environment], f"environment {setting.environment}"
             if raw is None:
-                if setting.required:
+                if setting.required and complete:
                     raise ConfigError(
                         f"{setting.flag} (or {setting.environment}) must be given: {setting.help}"
                     )
@@ -115,7 +120,7 @@ def resolve(
             values[setting.name] = (
                 setting.default if source == "default" else parse_value(setting, raw, source)
             )
-            sources[setting.name] = source
+            sources[setting.name] = "required" if setting.required and source == "default" else source
     return Resolved(values=values, sources=sources, groups=tuple(groups))
 
 

@@ -76,7 +76,10 @@ def resident_mib(pid: int) -> float:
 
 
 def spool_flags(tmp_path: Path) -> list[str]:
-    return ["--spool-dir", str(tmp_path / "spool"), "--spool-cap-bytes", "1GiB", "--spool-free-bytes", "0"]
+    return [
+        *("--spool", "default", "--spool-dir", str(tmp_path / "spool")),
+        *("--spool-cap-bytes", "1GiB", "--spool-free-bytes", "0"),
+    ]
 
 
 # --- what it needs ---

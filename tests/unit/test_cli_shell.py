@@ -65,3 +65,10 @@ def test_dispatch_lists_and_finds_commands(capsys: pytest.CaptureFixture[str]) -
     assert dispatch("thing", "Things.", [_command()], ["fly"]) == 2
     assert "unknown command 'fly'" in capsys.readouterr().err
     assert dispatch("thing", "Things.", [_command()], ["go", "--store", "x"]) == 0
+
+
+def test_show_config_teaches_before_anything_is_given(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _command().run(["--show-config"]) == 0
+    assert "required" in next(
+        line for line in capsys.readouterr().out.splitlines() if line.startswith("store")
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 import threading
 from pathlib import Path
@@ -12,7 +13,7 @@ import msgspec
 import pytest
 
 from common.settings.catalogue import SpoolSettings
-from common.spool import Spool
+from common.spool import Spool, kept_name
 from hiddenfeed.errors import ConfigError, DataError, PermanentError
 
 MIB = 1024 * 1024
@@ -303,3 +304,19 @@ def test_a_folder_that_cannot_be_one(tmp_path: Path) -> None:
     (tmp_path / "spool").write_text("a file")
     with pytest.raises(ConfigError, match=f"^spool folder {tmp_path}/spool cannot be written"):
         make_spool(tmp_path).check()
+
+
+def test_a_spool_without_a_name_makes_one_up_and_all_who_share_the_folder_share_it(tmp_path: Path) -> None:
+    here = SpoolSettings(spool_dir=str(tmp_path / "here"))
+    worker, uploader = Spool(here), Spool(here)
+    assert re.fullmatch(r"spool-[0-9a-f]{8}", worker.name)
+    assert (uploader.name, kept_name(tmp_path / "here")) == (worker.name, worker.name)
+    assert Spool(SpoolSettings(spool_dir=str(tmp_path / "there"))).name != worker.name
+    assert Spool(msgspec.structs.replace(here, spool="mine")).name == "mine"
+
+
+def test_a_damaged_name_is_refused_and_no_folder_keeps_none(tmp_path: Path) -> None:
+    assert kept_name(tmp_path) == ""
+    (tmp_path / ".name").write_text("../x\n")
+    with pytest.raises(ConfigError, match="holds no name of a spool"):
+        Spool(SpoolSettings(spool_dir=str(tmp_path))).check()
