@@ -41,6 +41,10 @@ serve: venv ## Look at what the demo left: its S3 server and the monitor's page
 test: venv ## All tests, with real Redis and S3 servers started on free ports
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile
 
+.PHONY: chaos
+chaos: venv ## Random faults against a running pipeline for half an hour; ends with a table
+	$(BIN)/python -m tests.faults.chaos --minutes 30
+
 .PHONY: lint
 lint: venv ## Format check, lint, strict types, import contracts, Dockerfiles, generated docs
 	$(BIN)/ruff format --check .
