@@ -18,7 +18,7 @@ import msgspec
 from common.logs import get_logger
 from common.messages import BatchReport, ExtractBatch, UploadFile, parse_message
 from common.part_file import PartFile
-from common.queues import upload_request
+from common.queues import extract_queue_name, upload_request
 from common.spool import Spool
 from common.worker import GiveBack, JobContext
 from gpu_worker.device_loop import LoopReport, Stopped, check_input, is_device_lost
@@ -28,8 +28,8 @@ from gpu_worker.tokens import TokenBatch
 from gpu_worker.writer import BatchFile, FinishedFile
 from hiddenfeed.batch_file import BatchFacts, BatchLayout
 from hiddenfeed.checksum import checksum_of
-from hiddenfeed.errors import DataError
-from hiddenfeed.layout import batch_key, quarantine_note_key
+from hiddenfeed.errors import DataError, PermanentError
+from hiddenfeed.layout import batch_key, quarantine_note_key, tokens_key
 from hiddenfeed.proof import QuarantineNote
 
 log = get_logger("extract")
@@ -71,6 +71,13 @@ class Extractor:
         refuses.
         """
         message = parse_message(ExtractBatch, payload)
+        if context.queue != extract_queue_name(message.run_id) or message.tokens != tokens_key(
+            message.run_id
+        ):
+            raise PermanentError(
+                f"the message is of run {message.run_id!r} with tokens {message.tokens!r}, "
+                f"and came on queue {context.queue}"
+            )
         times = _Times(self._clock())
         with self._runs.use(message.run_id) as run:
             upload = self._extract_or_quarantine(run, message, context, times)

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from common.logs import get_logger
 from common.messages import ExtractBatch
 from hiddenfeed.checksum import file_checksum, parse
-from hiddenfeed.errors import ConfigError, DataError, MissingObjectError
+from hiddenfeed.errors import ConfigError, DataError, MissingObjectError, PermanentError
 from hiddenfeed.plan_file import TOKENS_SCHEMA
 from hiddenfeed.run import RunDocument
 from hiddenfeed.store.base import Store
@@ -99,13 +99,22 @@ class TokenFile:
         self._file.close()
 
     def read(self, message: ExtractBatch) -> TokenBatch:
-        """The batch of a message; raises DataError if the file does not hold what the message promises."""
+        """The batch of a message.
+
+        Raises PermanentError if the message is not the plan's: the batch itself is sound, and its true
+        message may still come. Raises DataError for rows that make no batch.
+        """
+        if message.row_group != message.batch_id or not message.batch_id < self.batches:
+            raise PermanentError(
+                f"the message is of batch {message.batch_id}, row group {message.row_group}, "
+                f"and the run has {self.batches} batches"
+            )
         batch = self.batch(message.row_group)
         longest = int(batch.lengths.max())
         found = (batch.samples, batch.tokens, longest)
         promised = (message.samples, message.tokens_total, message.longest)
         if found != promised:
-            raise DataError(
+            raise PermanentError(
                 f"batch {message.batch_id}: the manifest promises {promised[0]} samples, {promised[1]} tokens and "
                 f"{promised[2]} as the longest, and the tokens file holds {found[0]}, {found[1]} and {found[2]}"
             )

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+#: Whether a key can be read as a job's hash: one of another kind, put there by somebody else, must not stop us.
+PLAIN = """
+local function plain(key)
+  local kind = redis.call('TYPE', key)['ok']
+  return kind == 'hash' or kind == 'none'
+end
+"""
+
 #: KEYS: intermediate list, job, started registry, execution, executions of the job, executions of the worker.
 #: ARGV: job id, execution id, lease, start as rq writes times, worker, queue.
 #: Returns the job's hash, empty if the job is not ours to start. May be sent again after a lost reply.
-CLAIM = """
+CLAIM = (
+    PLAIN
+    + """
+if not plain(KEYS[2]) then
+  redis.call('LREM', KEYS[1], 1, ARGV[1])
+  return {}
+end
 local seen = redis.call('HMGET', KEYS[2], 'status', 'hf_execution')
 if not (seen[1] == 'started' and seen[2] == ARGV[2]) then
   -- Not in the list: another process found it lying there and put it back.
@@ -28,6 +42,7 @@ if not (seen[1] == 'started' and seen[2] == ARGV[2]) then
 end
 return redis.call('HGETALL', KEYS[2])
 """
+)
 
 #: KEYS: worker, set of workers, workers of its queue, executions of the worker.
 #: ARGV: lease, worker's time to live, number of fields, fields and values,
@@ -74,13 +89,15 @@ if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end
 #: ARGV: job prefix, execution prefix, executions prefix, worker executions prefix and suffix, takeovers allowed, limit.
 #: Puts the jobs of lapsed leases back at the head. Returns two lists of `job:execution`: put back, and
 #: taken over too often, which are left for the caller to fail.
-RECOVER = """
+RECOVER = (
+    PLAIN
+    + """
 local clock = redis.call('TIME')
 local now = clock[1] + clock[2] / 1000000
 local back, dangerous = {}, {}
 for _, member in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, ARGV[7])) do
   local id, execution = string.match(member, '^(.*):([^:]*)$')
-  local seen = id and redis.call('HMGET', ARGV[1] .. id, 'status', 'hf_execution', 'worker_name', 'hf_takeovers') or {}
+  local seen = id and plain(ARGV[1] .. id) and redis.call('HMGET', ARGV[1] .. id, 'status', 'hf_execution', 'worker_name', 'hf_takeovers') or {}
   local owned = seen[1] == 'started' and seen[2] == execution
   if owned and (tonumber(seen[4]) or 0) + 1 >= tonumber(ARGV[6]) then
     dangerous[#dangerous + 1] = member
@@ -103,24 +120,30 @@ for _, member in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT
 end
 return {back, dangerous}
 """
+)
 
 #: KEYS: intermediate list, queue, job. ARGV: job id.
 #: A job that was popped and never claimed goes back to the head; an id without a waiting job is dropped.
-UNPOP = """
+UNPOP = (
+    PLAIN
+    + """
 if redis.call('LREM', KEYS[1], 1, ARGV[1]) == 0 then return 0 end
-if redis.call('HGET', KEYS[3], 'status') ~= 'queued' then return 0 end
+if not plain(KEYS[3]) or redis.call('HGET', KEYS[3], 'status') ~= 'queued' then return 0 end
 redis.call('LPUSH', KEYS[2], ARGV[1])
 return 1
 """
+)
 
 #: KEYS: scheduled registry, queue, set of queues. ARGV: job prefix, limit. Returns how many jobs were due.
-PROMOTE = """
+PROMOTE = (
+    PLAIN
+    + """
 local clock = redis.call('TIME')
 local now = clock[1] + clock[2] / 1000000
 local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, ARGV[2])
 for _, id in ipairs(due) do
   redis.call('ZREM', KEYS[1], id)
-  if redis.call('HGET', ARGV[1] .. id, 'status') == 'scheduled' then
+  if plain(ARGV[1] .. id) and redis.call('HGET', ARGV[1] .. id, 'status') == 'scheduled' then
     redis.call('HSET', ARGV[1] .. id, 'status', 'queued')
     redis.call('RPUSH', KEYS[2], id)
     redis.call('SADD', KEYS[3], KEYS[2])
@@ -128,6 +151,7 @@ for _, id in ipairs(due) do
 end
 return #due
 """
+)
 
 #: KEYS: scheduled registry. ARGV: job id, delay in seconds. Runs inside the MULTI that ends a start.
 SCHEDULE = """
@@ -137,7 +161,9 @@ redis.call('ZADD', KEYS[1], clock[1] + clock[2] / 1000000 + ARGV[2], ARGV[1])
 
 #: KEYS: finished registry, failed registry. ARGV: jobs to keep, job prefix, results prefix, limit.
 #: Forgets finished jobs beyond the newest few, and the ids of those that expired. Returns how many were forgotten.
-TRIM = """
+TRIM = (
+    PLAIN
+    + """
 local now = redis.call('TIME')[1]
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
 redis.call('ZREMRANGEBYSCORE', KEYS[2], 0, now)
@@ -146,7 +172,8 @@ if excess <= 0 then return 0 end
 local ids = redis.call('ZRANGE', KEYS[1], 0, excess - 1)
 for _, id in ipairs(ids) do
   redis.call('ZREM', KEYS[1], id)
-  if redis.call('HGET', ARGV[2] .. id, 'status') == 'finished' then redis.call('DEL', ARGV[2] .. id, ARGV[3] .. id) end
+  if plain(ARGV[2] .. id) and redis.call('HGET', ARGV[2] .. id, 'status') == 'finished' then redis.call('DEL', ARGV[2] .. id, ARGV[3] .. id) end
 end
 return #ids
 """
+)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 
 from tests.faults.fault_site import LEASE_SECONDS
 from tests.faults.trial import Fault, Trial
 
 _STORM_SIGNALS = 8
+_STORM_ROLES = ("gpu_worker", "uploader", "uploader", "producer")
 
 
 def _kill(role: str) -> Fault:
@@ -15,6 +17,10 @@ def _kill(role: str) -> Fault:
         trial.strike(role, signal.SIGKILL)
 
     return Fault(f"kill -9 {role}", inject, times=3, leaves_files=role == "gpu_worker")
+
+
+def _kill_early(trial: Trial) -> None:
+    trial.strike("producer", signal.SIGKILL)
 
 
 def _kill_all(trial: Trial) -> None:
@@ -31,15 +37,17 @@ def _kill_servers_too(trial: Trial) -> None:
     trial.site.start_redis()
 
 
-def _storm(trial: Trial) -> None:
-    """SIGTERM to one after the other, to some twice in a row, while others are still starting."""
-    for _ in range(_STORM_SIGNALS):
-        name = trial.strike(
-            trial.random.choice(("gpu_worker", "uploader", "uploader", "producer")), signal.SIGTERM
-        )
-        trial.wait(trial.random.uniform(0.1, 0.7))
-        if trial.random.random() < 0.3 and name in trial.site.fleet.names():
-            trial.site.fleet.strike(name, signal.SIGTERM)
+def _storm(number: signal.Signals) -> Callable[[Trial], None]:
+    """One after the other is struck, some twice in a row, while others are still starting."""
+
+    def inject(trial: Trial) -> None:
+        for _ in range(_STORM_SIGNALS):
+            name = trial.strike(trial.random.choice(_STORM_ROLES), number)
+            trial.wait(trial.random.uniform(0.1, 0.7))
+            if trial.random.random() < 0.3 and name in trial.site.fleet.names():
+                trial.site.fleet.strike(name, number)
+
+    return inject
 
 
 def _freeze(trial: Trial) -> None:
@@ -54,9 +62,11 @@ FAULTS = (
     _kill("gpu_worker"),
     _kill("uploader"),
     _kill("producer"),
+    Fault("kill -9 producer, early", _kill_early, times=3, early=True),
     Fault("kill -9 all", _kill_all, leaves_files=True),
     # A role that starts before its servers ends with 75, for its supervisor to try again.
     Fault("kill -9 all and servers", _kill_servers_too, leaves_files=True, own_ends=frozenset({75})),
-    Fault("SIGTERM storm", _storm, leaves_files=True),
+    Fault("kill -9 storm", _storm(signal.SIGKILL), times=1, leaves_files=True),
+    Fault("SIGTERM storm", _storm(signal.SIGTERM), leaves_files=True),
     Fault("frozen past the lease", _freeze),
 )

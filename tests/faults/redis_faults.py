@@ -77,6 +77,8 @@ def _move_back(client: redis.Redis, key: str, member: bytes) -> None:
 FAULTS = (
     Fault("Redis restarted", _restart),
     Fault("Redis away", _away),
+    # A command whose Redis is not there ends with 75, for its supervisor to try again.
+    Fault("Redis away, early", _away, times=1, early=True, own_ends=frozenset({75})),
     Fault("Redis standing still", _stand_still),
     Fault("Redis wiped", _wipe, leaves_files=True),
     Fault("Redis wiped, submit again", _wipe_and_submit, leaves_files=True),

@@ -30,6 +30,7 @@ def _disturbed(
     share: float = 0.7,
     seconds: float = 0.0,
     redoes: bool = False,
+    early: bool = False,
 ) -> Fault:
     """A share of the requests meets the disturbance for a while, so that some get through between."""
 
@@ -42,7 +43,9 @@ def _disturbed(
             # Whoever is late to ask meets it too.
             until(lambda: trial.site.proxy.met[disturbance] > before or trial.is_over, _WAITING_SECONDS)
 
-    return Fault(name, inject, redoes=redoes)
+    # A command whose store is not there at its start ends with 75, for its supervisor to try again.
+    own_ends = frozenset({75} if early else ())
+    return Fault(name, inject, times=1 if early else 2, redoes=redoes, early=early, own_ends=own_ends)
 
 
 def _cut_replies(trial: Trial) -> None:
@@ -76,6 +79,15 @@ FAULTS = (
     Fault("S3 away", _away, redoes=False),
     _disturbed(
         "S3 answers 503", Disturbance.UNAVAILABLE, methods=("PUT", "GET", "HEAD"), within="", share=0.9
+    ),
+    _disturbed(
+        "S3 answers 503, early",
+        Disturbance.UNAVAILABLE,
+        methods=("PUT", "GET", "HEAD"),
+        within="",
+        share=0.5,
+        seconds=3.0,
+        early=True,
     ),
     _disturbed("S3 resets in mid-body", Disturbance.CUT_BODY),
     # Longer than a client waits for a reply.

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @in_cases(
-    ["kill -9 gpu_worker", "kill -9 uploader", "kill -9 producer"],
+    ["kill -9 producer, early", "kill -9 gpu_worker", "kill -9 uploader", "kill -9 producer"],
     ["kill -9 all", "kill -9 all and servers"],
     ["SIGTERM storm"],
     ["job ids pushed twice", "running jobs queued again", "frozen past the lease"],

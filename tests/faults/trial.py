@@ -22,6 +22,7 @@ from tests.faults.told import listen
 
 #: Until the first batches of a run are stored; a GPU worker may have to load its model first.
 _BEGIN_SECONDS = 120.0
+_PREPARATION_SECONDS = 5.0
 #: From the last fault's end to the run's end.
 END_SECONDS = 180.0
 
@@ -34,6 +35,8 @@ class Fault:
     inject: Callable[[Trial], None]
     #: How often it strikes one run in the long form.
     times: int = 2
+    #: Strikes while the producer starts, prepares and stores the plan, in place of amid the batches.
+    early: bool = False
     #: Producers that are started at once to make the run.
     producers: int = 1
     #: Whether batches may be computed again for it. If not, only jobs that were taken over may be, which
@@ -140,6 +143,10 @@ class Trial:
         self.wait(self.random.uniform(0, 0.2))
         return not self.is_over
 
+    def wait_for_preparation(self) -> None:
+        """Wait until somewhere in the seconds in which the producer starts, prepares and stores the plan."""
+        self.wait(self.random.uniform(0, _PREPARATION_SECONDS))
+
     def in_hand(self) -> set[int]:
         """Batches of jobs that are started now; none if Redis cannot tell."""
         queues = (extract_queue_name(self.run_id), upload_queue_name(SPOOL))
@@ -195,7 +202,9 @@ def try_faults(
             trial.add_producer()
         for number, fault in enumerate(faults):
             # Somewhere in its part of the run, and none so late that hardly any work is left.
-            if not trial.wait_for(0.8 * (number + random.random()) / len(faults)):
+            if fault.early:
+                trial.wait_for_preparation()
+            elif not trial.wait_for(0.8 * (number + random.random()) / len(faults)):
                 break
             report.strikes.append(_let_strike(fault, trial))
         trial.wait_end()

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from common.messages import UploadFile
+from common.queues import extract_queue_name
 from common.worker import JobContext
 from gpu_worker.__main__ import main
 from gpu_worker.check import CheckReport
@@ -37,7 +38,7 @@ def _store_all(run: TinyRun, fault: Any = None) -> None:
 def _uploads(extractor: Extractor, run: TinyRun) -> list[UploadFile]:
     uploads = []
     for manifest in run.manifests:
-        context = JobContext(job_id="job", worker_name="tester")
+        context = JobContext(job_id="job", worker_name="tester", queue=extract_queue_name(manifest.run_id))
         extractor.extract_batch(msgspec.to_builtins(manifest), context)
         payload = context.follow_ups[0].payload
         assert isinstance(payload, UploadFile)

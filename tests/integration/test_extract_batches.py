@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from common.messages import ExtractBatch, UploadFile
+from common.queues import extract_queue_name
 from common.worker import GiveBack, JobContext
 from gpu_worker import extract, writer
 from gpu_worker.agreement import compare, tolerance_for
@@ -19,20 +20,20 @@ from gpu_worker.extract import Extractor
 from gpu_worker.structure import dissect
 from hiddenfeed.checksum import checksum_of, file_checksum
 from hiddenfeed.errors import PermanentError
-from hiddenfeed.layout import batch_key, quarantine_note_key
+from hiddenfeed.layout import batch_key, quarantine_note_key, tokens_key
 from hiddenfeed.proof import QuarantineNote
 from hiddenfeed.reader import RunReader
 from tests.extraction import LENGTHS, TinyRun, read_file, tiny_run
 from tests.tiny_models import BLOCKS, MIXTURES, VOCABULARY, make_model
 
 
-def _context(job_id: str = "job") -> JobContext:
-    return JobContext(job_id=job_id, worker_name="tester")
+def _context(run_id: str) -> JobContext:
+    return JobContext(job_id="job", worker_name="tester", queue=extract_queue_name(run_id))
 
 
 def _extract(extractor: Extractor, message: ExtractBatch) -> UploadFile:
     """Run one job as the worker would; returns what it announced."""
-    context = _context()
+    context = _context(message.run_id)
     extractor.extract_batch(msgspec.to_builtins(message), context)
     (request,) = context.follow_ups
     assert isinstance(request.payload, UploadFile)
@@ -206,12 +207,15 @@ def test_ids_beyond_the_vocabulary_are_quarantined(tmp_path: Path) -> None:
     assert f"is not one of the model's {VOCABULARY} ids" in note.reason
 
 
-def test_manifest_that_promises_something_else_is_quarantined(tmp_path: Path) -> None:
+@pytest.mark.parametrize("change", [{"tokens_total": 1}, {"row_group": 5}, {"batch_id": 10**15}])
+def test_manifest_that_is_not_the_plans_is_refused_and_quarantines_nothing(
+    tmp_path: Path, change: dict[str, int]
+) -> None:
     run = tiny_run(tmp_path)
-    message = msgspec.structs.replace(run.manifests[0], tokens_total=run.manifests[0].tokens_total + 1)
-    with run.extractor() as (extractor, _):
-        upload = _extract(extractor, message)
-    _assert_quarantined(run, upload, "the manifest promises")
+    spool = run.spool()
+    with run.extractor(spool) as (extractor, _), pytest.raises(PermanentError, match="batch"):
+        _extract(extractor, msgspec.structs.replace(run.manifests[0], **change))
+    assert spool.usage().files == 0
 
 
 def test_sample_longer_than_the_models_positions_is_quarantined(tmp_path: Path) -> None:
@@ -302,7 +306,7 @@ def test_full_spool_gives_the_job_back(tmp_path: Path, monkeypatch: pytest.Monke
 def test_stopping_gives_back_a_job_that_waits_for_the_spool(tmp_path: Path) -> None:
     run = tiny_run(tmp_path)
     spool = run.spool(cap_bytes=1 << 20)
-    context = _context()
+    context = _context(run.run_id)
     context.stopping.set()
     with run.extractor(spool) as (extractor, _):
         filler = spool.reserve("other", 0, "t0", (1 << 20) - 100)
@@ -314,7 +318,7 @@ def test_stopping_gives_back_a_job_that_waits_for_the_spool(tmp_path: Path) -> N
 def test_stopping_gives_back_a_job_that_waits_for_the_device(tmp_path: Path) -> None:
     run = tiny_run(tmp_path)
     spool = run.spool()
-    context = _context()
+    context = _context(run.run_id)
     with run.extractor(spool) as (extractor, service), service.use(run.run_id) as served:
         raised: list[BaseException] = []
 
@@ -335,7 +339,9 @@ def test_stopping_gives_back_a_job_that_waits_for_the_device(tmp_path: Path) -> 
 
 def test_job_of_another_run_is_given_back(tmp_path: Path) -> None:
     run = tiny_run(tmp_path)
-    message = msgspec.structs.replace(run.manifests[0], run_id="another-run")
+    message = msgspec.structs.replace(
+        run.manifests[0], run_id="another-run", tokens=tokens_key("another-run")
+    )
     with run.extractor() as (extractor, _), pytest.raises(GiveBack, match="another-run is not in service"):
         _extract(extractor, message)
 
@@ -343,13 +349,22 @@ def test_job_of_another_run_is_given_back(tmp_path: Path) -> None:
 def test_message_that_is_not_ours_is_refused(tmp_path: Path) -> None:
     run = tiny_run(tmp_path)
     with run.extractor() as (extractor, _), pytest.raises(PermanentError, match="version 99"):
-        extractor.extract_batch({"version": 99}, _context())
+        extractor.extract_batch({"version": 99}, _context(run.run_id))
+
+
+def test_message_on_the_queue_of_another_run_or_of_other_tokens_is_refused(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path)
+    spool = run.spool()
+    strayed = msgspec.structs.replace(run.manifests[0], run_id="other", tokens=tokens_key("other"))
+    for message in (strayed, msgspec.structs.replace(run.manifests[0], tokens="../../etc/passwd")):
+        with run.extractor(spool) as (extractor, _), pytest.raises(PermanentError, match="came on queue"):
+            extractor.extract_batch(msgspec.to_builtins(message), _context(run.run_id))
 
 
 def test_lost_job_leaves_no_file(tmp_path: Path) -> None:
     run = tiny_run(tmp_path)
     spool = run.spool()
-    context = _context()
+    context = _context(run.run_id)
     with run.extractor(spool) as (extractor, _):
         extractor.extract_batch(msgspec.to_builtins(run.manifests[0]), context)
     assert spool.usage().files == 1

@@ -112,3 +112,28 @@ def test_the_job_class_of_our_queues_can_run_nothing(redis_client: redis.Redis) 
         None,
         [],
     )
+
+
+@pytest.mark.parametrize("place", ["queue", "intermediate", "scheduled", "started"])
+def test_a_key_of_another_kind_in_a_jobs_place_stops_nobody(redis_client: redis.Redis, place: str) -> None:
+    redis_client.set(rq_keys.job_key("notahash"), "a string")
+    redis_client.sadd(rq_keys.QUEUES, rq_keys.queue_key(QUEUE))
+    if place == "queue":
+        redis_client.rpush(rq_keys.queue_key(QUEUE), "notahash")
+    elif place == "intermediate":
+        redis_client.rpush(rq_keys.intermediate_key(QUEUE), "notahash")
+    elif place == "scheduled":
+        redis_client.zadd(rq_keys.scheduled_key(QUEUE), {"notahash": 1.0})
+    else:
+        redis_client.zadd(rq_keys.started_key(QUEUE), {"notahash:0": 1.0})
+    good = work(1)
+    enqueue(redis_client, [good], SETTINGS)
+    with running(make_worker(redis_client, returns("done"))):
+        wait_until(lambda: state(redis_client, good) == "finished")
+        wait_until(
+            lambda: (
+                not redis_client.lrange(rq_keys.intermediate_key(QUEUE), 0, -1)
+                and not redis_client.zcard(rq_keys.scheduled_key(QUEUE))
+                and not redis_client.zcard(rq_keys.started_key(QUEUE))
+            )
+        )

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from common.messages import UploadFile
+from common.queues import extract_queue_name
 from common.worker import JobContext
 from gpu_worker.device_loop import canary_sample, pack
 from gpu_worker.extract import Extractor
@@ -36,7 +37,7 @@ class SmallMemory:
 
 
 def _extract(extractor: Extractor, run: TinyRun, batch_id: int) -> UploadFile:
-    context = JobContext(job_id="job", worker_name="tester")
+    context = JobContext(job_id="job", worker_name="tester", queue=extract_queue_name(run.run_id))
     extractor.extract_batch(msgspec.to_builtins(run.manifests[batch_id]), context)
     payload = context.follow_ups[0].payload
     assert isinstance(payload, UploadFile)

@@ -18,7 +18,7 @@ import pytest
 from benchmarks.planned_run import RunSpec, put_run
 from common.messages import ExtractBatch
 from gpu_worker.tokens import KEEP_SECONDS, TokenCache, TokenFile
-from hiddenfeed.errors import ConfigError, DataError
+from hiddenfeed.errors import ConfigError, DataError, PermanentError
 from hiddenfeed.plan_file import TOKENS_SCHEMA
 from hiddenfeed.run import RunDocument
 from hiddenfeed.store.base import ObjectInfo
@@ -166,10 +166,11 @@ def test_manifest_that_promises_something_else(
     document, manifests = planned
     opened = TokenCache(tmp_path / "cache").open(store, document)
     wrong = msgspec.structs.replace(manifests[0], **{field: getattr(manifests[0], field) + 1})
-    with pytest.raises(DataError, match="batch 0: the manifest promises"):
+    with pytest.raises(PermanentError, match="batch 0: the manifest promises"):
         opened.read(wrong)
-    with pytest.raises(DataError, match="has no row group 99"):
-        opened.read(msgspec.structs.replace(manifests[0], row_group=99))
+    for stray in ({"row_group": 1}, {"row_group": 99}, {"batch_id": 10**15, "row_group": 10**15}):
+        with pytest.raises(PermanentError, match="the run has"):
+            opened.read(msgspec.structs.replace(manifests[0], **stray))
     opened.close()
 
 
