@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import time
 from pathlib import Path
@@ -193,8 +194,10 @@ class Runner:
 
 
 def check_input(data: str) -> None:
-    """Raise ConfigError for a data file that is not there, before anything is started for it."""
-    if not Path(data).is_file():
+    """Raise ConfigError for data that is not there, before anything is started for it; a pattern will do."""
+    if Path(data).is_dir():
+        raise ConfigError(f"--data: {data} is a folder; name a file, or a pattern like {data}/*.jsonl")
+    if not Path(data).is_file() and not any(glob.iglob(data, recursive=True)):  # noqa: PTH207 - a pattern as the producer reads it
         raise ConfigError(f"--data: there is no file {data}")
 
 

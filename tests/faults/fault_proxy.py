@@ -43,6 +43,8 @@ class Disturbance(Enum):
     CUT_REPLY = "cut reply"
     #: Done as asked and acknowledged, but the object is gone right before the reply.
     VANISH = "vanished"
+    #: A PUT is done as asked; after the reply to the first HEAD that follows, the object is gone.
+    VANISH_LATER = "vanished later"
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,8 @@ class _Plan:
     over: threading.Event = field(default_factory=threading.Event)
     #: Paths that vanished: each does so once, as the pipeline rightly gives up on one that never stays.
     vanished: set[str] = field(default_factory=set)
+    #: Paths that vanish with the next HEAD.
+    doomed: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
@@ -139,12 +143,19 @@ class FaultProxy:
         if plan is None or method not in plan.methods or plan.within not in path:
             return None
         with self._lock:
-            if plan.random.random() >= plan.share:
+            if method == "HEAD" and plan.disturbance is Disturbance.VANISH_LATER:
+                if path not in plan.doomed:
+                    return None
+                plan.doomed.remove(path)
+            elif plan.random.random() >= plan.share:
                 return None
-            if plan.disturbance is Disturbance.VANISH:
+            elif plan.disturbance in (Disturbance.VANISH, Disturbance.VANISH_LATER):
                 if path in plan.vanished:
                     return None
                 plan.vanished.add(path)
+                if plan.disturbance is Disturbance.VANISH_LATER:
+                    plan.doomed.add(path)
+                    return None
             self.met[plan.disturbance] += 1
         return plan
 
@@ -212,7 +223,8 @@ class _Handler(BaseHTTPRequestHandler):
         reply = self._pass_on(body)
         if kind is Disturbance.LOSE_REPLY:
             return None
-        if kind is Disturbance.VANISH and reply is not None and reply.status == 200:
+        vanishes = kind in (Disturbance.VANISH, Disturbance.VANISH_LATER)
+        if vanishes and reply is not None and reply.status == 200:
             self.server.owner.delete(unquote(urlsplit(self.path).path))
         return reply
 

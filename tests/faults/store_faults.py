@@ -96,7 +96,13 @@ FAULTS = (
     _disturbed("S3 loses replies", Disturbance.LOSE_REPLY),
     Fault("S3 cuts replies", _cut_replies, times=1, redoes=False),
     _disturbed("object gone before HEAD", Disturbance.VANISH, share=0.4),
-    _disturbed("object gone before delete", Disturbance.VANISH, methods=("HEAD",), share=0.2, redoes=True),
+    _disturbed(
+        "object gone before delete",
+        Disturbance.VANISH_LATER,
+        methods=("PUT", "HEAD"),
+        share=0.3,
+        redoes=True,
+    ),
     Fault("object deleted later", _delete),
     Fault("S3 refuses until all wait", _refuse_until_all_wait, redoes=False),
 )

@@ -87,6 +87,18 @@ def test_a_put_whose_reply_is_lost_is_found_to_have_worked(
     assert put(store, tmp_path) is PutOutcome.ALREADY_THERE
 
 
+def test_a_put_may_be_confirmed_and_its_object_gone_all_the_same(
+    store: Store, direct: Store, proxy: FaultProxy, tmp_path: Path
+) -> None:
+    with proxy.disturbing(Disturbance.VANISH_LATER, Random(0), methods=("PUT", "HEAD")):
+        assert put(store, tmp_path) is PutOutcome.STORED
+        assert direct.head(KEY) is None
+        # Once for each path.
+        assert put(store, tmp_path) is PutOutcome.STORED
+    assert proxy.met == {Disturbance.VANISH_LATER: 1}
+    assert direct.read(KEY) == DATA
+
+
 def test_a_hanging_put_hangs_until_the_disturbance_is_over(
     store: Store, direct: Store, proxy: FaultProxy, tmp_path: Path
 ) -> None:

@@ -27,6 +27,7 @@ from standalone.home import Home
 from standalone.progress import Meter, announced_run, progress_line, warnings
 from standalone.restart import Ended, GiveUp, Restart
 from standalone.roles import role_environment, settings_environment, worker_roles
+from standalone.runner import check_input
 from standalone.surroundings import chosen_places
 
 GROUPS = (
@@ -255,3 +256,13 @@ def test_a_home_that_cannot_be_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="cannot be used"), Home(tmp_path / "file").locked():
         pass
+
+
+def test_data_may_be_a_file_or_a_pattern_and_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").touch()
+    check_input(str(tmp_path / "a.jsonl"))
+    check_input(str(tmp_path / "*.jsonl"))
+    with pytest.raises(ConfigError, match="is a folder"):
+        check_input(str(tmp_path))
+    with pytest.raises(ConfigError, match="there is no file"):
+        check_input(str(tmp_path / "*.json"))
