@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import redis
 from redis.backoff import NoBackoff
-from redis.exceptions import NoPermissionError
+from redis.exceptions import ClusterDownError, NoPermissionError, TryAgainError
 from redis.retry import Retry
 
 from common.settings.catalogue import RedisSettings
@@ -31,8 +31,13 @@ OLDEST_VERSION = (6, 2)
 
 #: What "Redis is away" looks like to a caller of the client. See `is_away` for the few that hide in other classes.
 AWAY = (redis.ConnectionError, redis.TimeoutError)
-#: Replies of a server that is up but cannot serve for now: loading, out of memory, disk full, replica during failover.
-_FOR_NOW = ("LOADING", "OOM", "MISCONF", "READONLY", "MASTERDOWN", "TRYAGAIN", "BUSY")
+#: Replies of a server that is up but cannot serve for now: out of memory, a replica during failover. The client has
+#: classes for these and takes the code out of their text.
+_FOR_NOW = (redis.OutOfMemoryError, redis.ReadOnlyError, ClusterDownError, TryAgainError)
+#: The same, disk full and others, where the client has no class and the code stands at the start of the text.
+_FOR_NOW_CODES = ("LOADING", "OOM", "MISCONF", "READONLY", "MASTERDOWN", "TRYAGAIN", "BUSY ", "NOREPLICAS")
+#: What the client puts before the text of a command that failed in a pipeline or MULTI.
+_IN_PIPELINE = "of pipeline caused error: "
 _REFUSED = (redis.AuthenticationError, NoPermissionError)
 
 
@@ -102,9 +107,9 @@ def translate(error: redis.RedisError, address: str) -> TransientError | ConfigE
 
 def is_away(error: BaseException) -> bool:
     """True for errors that go away by themselves once the server or the network is back."""
-    if isinstance(error, AWAY):
+    if isinstance(error, (*AWAY, *_FOR_NOW)):
         return True
-    return isinstance(error, redis.ResponseError) and str(error).startswith(_FOR_NOW)
+    return isinstance(error, redis.ResponseError) and _reply(error).startswith(_FOR_NOW_CODES)
 
 
 def address_of(client: redis.Redis) -> str:
@@ -130,12 +135,17 @@ def _check_version(client: redis.Redis) -> None:
         raise ConfigError(f"Redis at {address_of(client)} has version {version}; 6.2 or newer is needed")
 
 
+def _reply(error: BaseException) -> str:
+    """The server's own words, without the command that they were the answer to."""
+    return str(error).rpartition(_IN_PIPELINE)[2]
+
+
 def _reason(error: BaseException) -> str:
     """`connection refused` out of `Error 111 connecting to 127.0.0.1:6379. Connection refused.`"""
     if isinstance(error, redis.TimeoutError):
         return "no answer in time"
     reason = (
-        re.sub(r"^Error (-?\d+ )?(while )?connecting to (unix socket: )?\S+\.\s+", "", str(error))
+        re.sub(r"^Error (-?\d+ )?(while )?connecting to (unix socket: )?\S+\.\s+", "", _reply(error))
         .strip()
         .rstrip(".")
     )

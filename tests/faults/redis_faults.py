@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 
 import redis
 
@@ -33,6 +34,18 @@ def _stand_still(trial: Trial) -> None:
     os.kill(server, signal.SIGSTOP)
     trial.wait(min(trial.outage_seconds(), 25.0))
     os.kill(server, signal.SIGCONT)
+
+
+def _refuse(begin: tuple[str, ...], end: tuple[str, ...]) -> Callable[[Trial], None]:
+    """It is up and answers, and takes no writes."""
+
+    def inject(trial: Trial) -> None:
+        with trial.site.client as client:
+            client.execute_command(*begin)
+            trial.wait(trial.outage_seconds())
+            client.execute_command(*end)
+
+    return inject
 
 
 def _wipe(trial: Trial) -> None:
@@ -80,6 +93,12 @@ FAULTS = (
     # A command whose Redis is not there ends with 75, for its supervisor to try again.
     Fault("Redis away, early", _away, times=1, early=True, own_ends=frozenset({75})),
     Fault("Redis standing still", _stand_still),
+    Fault(
+        "Redis out of memory",
+        _refuse(("CONFIG", "SET", "maxmemory", "1"), ("CONFIG", "SET", "maxmemory", "0")),
+    ),
+    # What a server is before a failover has come to its end.
+    Fault("Redis is a replica", _refuse(("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE"))),
     Fault("Redis wiped", _wipe, leaves_files=True),
     Fault("Redis wiped, submit again", _wipe_and_submit, leaves_files=True),
     Fault("Redis drops connections", _drop_connections),
