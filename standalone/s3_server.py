@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import shutil
 import sysconfig
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
 _READY_SECONDS = 60.0
-_READY_ROUNDS = 8
 _STOP_SECONDS = 10.0
 _PORT_SECONDS = 2.0
 _PROBE_KEY = "hiddenfeed-probe"
@@ -107,7 +105,7 @@ def start_s3(folder: Path, bucket: str, *, port: int | None = None) -> S3Server:
         home.remember(chosen)
         write_private(home.path / "s3.json", _identities(chosen))
         record, child = home.start(
-            _command(home, chosen.ports), _Steady(lambda: _ready(home, chosen, bucket)), _READY_SECONDS
+            _command(home, chosen.ports), lambda: _ready(home, chosen, bucket), _READY_SECONDS
         )
         return _server(home, chosen, bucket, record, child)
 
@@ -195,20 +193,6 @@ def _choose_ports(wanted: int | None, kept: _Ports | None) -> _Ports:
 
 def _ready(home: ServerFolder, memory: _Memory, bucket: str) -> bool:
     return _serves(memory, bucket) and _finds_volumes(home, memory)
-
-
-class _Steady:
-    """True once `ready` held several times in a row.
-
-    A fresh server now and then serves, reads its identities once more and refuses them meanwhile.
-    """
-
-    def __init__(self, ready: Callable[[], bool]) -> None:
-        self._ready, self._held = ready, 0
-
-    def __call__(self) -> bool:
-        self._held = self._held + 1 if self._ready() else 0
-        return self._held >= _READY_ROUNDS
 
 
 def _finds_volumes(home: ServerFolder, memory: _Memory) -> bool:

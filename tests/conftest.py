@@ -11,14 +11,20 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import boto3
 import pytest
 import redis
 
 from hiddenfeed.options import StoreOptions
 from standalone.servers import RedisServer, S3Server, redis_folder, s3_folder, start_redis, start_s3
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
 
 _FOLDER = "HFTESTS_SERVERS"
 _BUCKET = "tests"
@@ -133,6 +139,24 @@ class S3Access:
     def options(self) -> StoreOptions:
         """Options that lead `open_store` to the server."""
         return StoreOptions(s3_endpoint=self.endpoint)
+
+    @contextmanager
+    def client(self) -> Iterator[S3Client]:
+        """boto3's own client, for what a store does not do.
+
+        Made from the keys: boto3's default session keeps those of the first server it saw.
+        """
+        client = boto3.client(
+            "s3",
+            endpoint_url=self.endpoint,
+            region_name="us-east-1",
+            aws_access_key_id=self.access_key,
+            aws_secret_access_key=self.secret_key,
+        )
+        try:
+            yield client
+        finally:
+            client.close()
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import boto3
 import pytest
 
 from hiddenfeed.checksum import checksum_of
@@ -124,9 +123,8 @@ def test_the_object_tells_what_it_was_meant_to_be(s3: S3Access, tmp_path: Path) 
 
 def test_an_object_of_another_tool_counts_by_its_bytes(s3: S3Access, tmp_path: Path) -> None:
     """Copied there by hand: no metadata, perhaps no checksum."""
-    client = boto3.client("s3", endpoint_url=s3.endpoint, region_name="us-east-1")
-    client.put_object(Bucket=s3.bucket, Key=f"{s3.prefix}/run-1/a", Body=b"hello")
-    client.close()
+    with s3.client() as client:
+        client.put_object(Bucket=s3.bucket, Key=f"{s3.prefix}/run-1/a", Body=b"hello")
     store = open_store(s3.url, s3.options)
     info = store.head("run-1/a", checksum=True)
     assert info is not None
@@ -191,7 +189,6 @@ def test_a_failed_upload_in_parts_leaves_no_parts(s3: S3Access, tmp_path: Path) 
     wrong = checksum_of(data[:-1])
     with pytest.raises(DataError, match="has checksum"):
         open_store(s3.url, options).put_file("run-1/a", path, size_bytes=len(data), checksum=wrong)
-    client = boto3.client("s3", endpoint_url=s3.endpoint, region_name="us-east-1")
-    uploads = client.list_multipart_uploads(Bucket=s3.bucket, Prefix=s3.prefix).get("Uploads", [])
-    client.close()
+    with s3.client() as client:
+        uploads = client.list_multipart_uploads(Bucket=s3.bucket, Prefix=s3.prefix).get("Uploads", [])
     assert uploads == []

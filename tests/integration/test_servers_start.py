@@ -7,11 +7,9 @@ import signal
 import socket
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import boto3
 import pytest
 import redis
 from redis.backoff import NoBackoff
@@ -24,14 +22,7 @@ from standalone.s3_server import S3Server, start_s3
 from tests.conftest import S3Access
 
 if TYPE_CHECKING:
-    from mypy_boto3_s3 import S3Client
-
-
-@contextmanager
-def _objects(access: S3Access) -> Iterator[S3Client]:
-    client = boto3.client("s3", endpoint_url=access.endpoint, region_name="us-east-1")
-    yield client
-    client.close()
+    pass
 
 
 def _kill(server: RedisServer | S3Server) -> None:
@@ -149,12 +140,12 @@ def test_s3_is_found_again_and_keeps_objects_over_a_kill(
     private_s3: Callable[[], tuple[S3Server, S3Access]],
 ) -> None:
     first, access = private_s3()
-    with _objects(access) as objects:
+    with access.client() as objects:
         objects.put_object(Bucket=access.bucket, Key="kept", Body=b"yes")
     again, _ = private_s3()
     assert (again.reattached, again.pid) == (True, first.pid)
     _kill(first)
     second, access = private_s3()
     assert (second.reattached, second.endpoint) == (False, first.endpoint)
-    with _objects(access) as objects:
+    with access.client() as objects:
         assert objects.get_object(Bucket=access.bucket, Key="kept")["Body"].read() == b"yes"
