@@ -6,6 +6,7 @@ The servers start when the first test asks for one and end with the session, how
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -42,6 +43,9 @@ _janitor = pytest.StashKey[subprocess.Popen[bytes]]()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Name the servers' folder in the process that began the session; xdist workers inherit the name."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # As a script's background job is started: its children would inherit it, and tests of Ctrl-C fail.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "workerinput"):
         return
     # A short path: the servers put sockets in it, whose names are limited to about 100 bytes.
