@@ -5,13 +5,18 @@ Each ends a state and begins the next in one piece, so a process may die between
 
 from __future__ import annotations
 
-#: KEYS: set of queues, queue. ARGV: ten key prefixes, then per job: id, number of fields, fields and values.
-#: Returns how many jobs were new.
-ENQUEUE = """
-local job, results, executions, queue, started, scheduled = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
-local ended = {ARGV[7], ARGV[8], ARGV[9], ARGV[10]}
+#: Whether a key can be read as a job's hash: one of another kind, put there by somebody else, must not stop us.
+PLAIN = """
+local function plain(key)
+  local kind = redis.call('TYPE', key)['ok']
+  return kind == 'hash' or kind == 'none'
+end
+"""
 
--- The ids that a queue's two lists hold, read once: a job whose status says queued while no list has it is dead.
+#: Whether anybody will still come for a job: what its status says must be borne out by a list or registry of its
+#: queue, which a server that lost part of its memory may lack. `origin` and `execution` are the hash's fields.
+ALIVE = """
+-- The ids that a queue's two lists hold, read once.
 local listed = {}
 local function in_lists(name, id)
   if not listed[name] then
@@ -28,11 +33,43 @@ local function alive(id, status, origin, execution)
   if status == 'started' then return execution and redis.call('ZSCORE', started .. origin, id .. ':' .. execution) end
   return status == 'scheduled' and redis.call('ZSCORE', scheduled .. origin, id)
 end
+"""
 
+#: ARGV: four key prefixes, then ids. Returns each job's status, `lost` for one that says that it will still run
+#: while no list or registry has it, false for one that is not there.
+STATES = (
+    PLAIN
+    + """
+local job, queue, started, scheduled = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+"""
+    + ALIVE
+    + """
+local going, states = {queued = true, started = true, scheduled = true}, {}
+for i = 5, #ARGV do
+  local key = job .. ARGV[i]
+  local seen = plain(key) and redis.call('HMGET', key, 'status', 'origin', 'hf_execution') or {false}
+  local lost = going[seen[1]] and not alive(ARGV[i], seen[1], seen[2] or '', seen[3])
+  states[i - 4] = lost and 'lost' or seen[1]
+end
+return states
+"""
+)
+
+#: KEYS: set of queues, queue. ARGV: ten key prefixes, then per job: id, number of fields, fields and values.
+#: Returns how many jobs were new.
+ENQUEUE = (
+    PLAIN
+    + """
+local job, results, executions, queue, started, scheduled = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local ended = {ARGV[7], ARGV[8], ARGV[9], ARGV[10]}
+"""
+    + ALIVE
+    + """
 -- First all looks, then all writes: what is pushed here must not count as found. The same id twice is one job.
 local wanted, seen, at = {}, {}, 11
 while at <= #ARGV do
   local id, count = ARGV[at], 2 * tonumber(ARGV[at + 1])
+  if not plain(job .. id) then redis.call('DEL', job .. id) end
   local state = redis.call('HMGET', job .. id, 'status', 'origin', 'hf_execution')
   local origin = state[2] or ''
   if not seen[id] and not alive(id, state[1], origin, state[3]) then
@@ -52,15 +89,18 @@ end
 if #wanted > 0 then redis.call('SADD', KEYS[1], KEYS[2]) end
 return #wanted
 """
+)
 
 #: KEYS: set of queues, queue, failed registry. ARGV: job prefix, number of counters, counters, ids. Returns how many.
-REQUEUE_FAILED = """
+REQUEUE_FAILED = (
+    PLAIN
+    + """
 local counters = {}
 for i = 1, tonumber(ARGV[2]) do counters[i] = ARGV[2 + i] end
 local moved = 0
 for i = 3 + #counters, #ARGV do
   local key = ARGV[1] .. ARGV[i]
-  if redis.call('ZREM', KEYS[3], ARGV[i]) == 1 and redis.call('HGET', key, 'status') == 'failed' then
+  if redis.call('ZREM', KEYS[3], ARGV[i]) == 1 and plain(key) and redis.call('HGET', key, 'status') == 'failed' then
     redis.call('HDEL', key, 'started_at', 'ended_at', 'exc_info', unpack(counters))
     redis.call('HSET', key, 'status', 'queued')
     redis.call('PERSIST', key)
@@ -71,10 +111,13 @@ for i = 3 + #counters, #ARGV do
 end
 return moved
 """
+)
 
 #: KEYS: a list or sorted set of job ids. ARGV: `list` or `zset`, job prefix, results prefix, how many at most.
 #: Takes ids off and deletes their jobs, except one that a process has in hand. Returns how many were taken.
-PURGE = """
+PURGE = (
+    PLAIN
+    + """
 local ids
 if ARGV[1] == 'list' then
   ids = redis.call('LPOP', KEYS[1], ARGV[4]) or {}
@@ -83,9 +126,10 @@ else
   if #ids > 0 then redis.call('ZREM', KEYS[1], unpack(ids)) end
 end
 for _, id in ipairs(ids) do
-  if redis.call('HGET', ARGV[2] .. id, 'status') ~= 'started' then
+  if not plain(ARGV[2] .. id) or redis.call('HGET', ARGV[2] .. id, 'status') ~= 'started' then
     redis.call('DEL', ARGV[2] .. id, ARGV[3] .. id)
   end
 end
 return #ids
 """
+)

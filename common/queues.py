@@ -33,8 +33,10 @@ UPLOAD_QUEUE_PREFIX = "upload-"
 #: Every queue of the project starts with one of these; others on the same Redis are left alone.
 QUEUE_PREFIXES = (EXTRACT_QUEUE_PREFIX, UPLOAD_QUEUE_PREFIX)
 
-#: Jobs written by one script call: a few milliseconds of the server's time.
-_CHUNK = 250
+#: Jobs written, and looked at, by one script call: a few milliseconds of the server's time.
+_CHUNK, _LOOKED_AT = 250, 1000
+#: In place of rq's status word: the job says that it will run, and nobody knows of it.
+LOST = "lost"
 #: The worker's own deadline holds, not rq's.
 _NO_TIMEOUT = -1
 
@@ -153,15 +155,20 @@ def enqueue(
 
 
 def job_states(client: redis.Redis, job_ids: Sequence[str]) -> dict[str, str | None]:
-    """rq's status word of each job; None for a job that Redis does not know."""
+    """rq's status word of each job; None for a job that Redis does not know.
+
+    `LOST` for a job that says it is queued, started or scheduled, while no list or registry of its queue has it,
+    so that nobody will ever come for it: Redis has lost a part of what it knew.
+    """
+    prefixes = [
+        key("") for key in (rq_keys.job_key, rq_keys.queue_key, rq_keys.started_key, rq_keys.scheduled_key)
+    ]
     states: dict[str, str | None] = {}
     with translated(client):
-        for start in range(0, len(job_ids), 1000):
-            chunk = job_ids[start : start + 1000]
-            with client.pipeline(transaction=False) as pipe:
-                for job_id in chunk:
-                    pipe.hget(rq_keys.job_key(job_id), JobField.STATUS)
-                replies = pipe.execute()
+        script = client.register_script(queue_scripts.STATES)
+        for start in range(0, len(job_ids), _LOOKED_AT):
+            chunk = job_ids[start : start + _LOOKED_AT]
+            replies = script(args=[*prefixes, *chunk])
             states |= {
                 job_id: None if reply is None else text(reply)
                 for job_id, reply in zip(chunk, replies, strict=True)

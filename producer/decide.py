@@ -10,6 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from common.queues import LOST
+
+#: An upload that Redis lost has its file in a spool, whose uploaders announce it again; if they have not done so for
+#: this long, file and host are taken for gone.
+UPLOAD_PATIENCE_SECONDS = 180.0
 #: rq's words for a job that somebody will still run or is running.
 _ON_ITS_WAY = ("queued", "started", "scheduled", "deferred")
 #: A batch that was extracted this often and never arrived will not arrive the next time either.
@@ -26,11 +31,13 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Missing:
-    """A batch that is not in the store: rq's status word of its jobs, None for a job that Redis does not know."""
+    """A batch that is not in the store, with the states of its jobs as `common.queues.job_states` gives them."""
 
     batch_id: int
     extract: str | None
     upload: str | None
+    #: How long the upload has been seen to be lost.
+    upload_lost_seconds: float = 0.0
 
     @property
     def lost(self) -> bool:
@@ -53,7 +60,13 @@ def judge(missing: Missing) -> Verdict:
         return Verdict.WAIT
     if "failed" in (missing.extract, missing.upload):
         return Verdict.FAILED
-    # Unknown to Redis, cancelled, or finished without a file in the store or on its way there.
+    if (
+        missing.extract == "finished"
+        and missing.upload == LOST
+        and missing.upload_lost_seconds < UPLOAD_PATIENCE_SECONDS
+    ):
+        return Verdict.WAIT
+    # Unknown to Redis or lost by it, cancelled, or finished without a file in the store or on its way there.
     return Verdict.ENQUEUE
 
 

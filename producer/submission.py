@@ -16,6 +16,7 @@ import redis
 
 from common.messages import ExtractBatch
 from common.queues import (
+    LOST,
     UPLOAD_QUEUE_PREFIX,
     QueueCounts,
     enqueue,
@@ -92,6 +93,8 @@ class Submission:
         self._queue = extract_queue_name(document.run_id)
         self._pending: deque[int] = deque()
         self._lost: Counter[int] = Counter()
+        #: Batch -> when its upload was first seen to be lost.
+        self._lost_uploads: dict[int, float] = {}
         self._failed: tuple[int, ...] = ()
         self._stored = False
         #: Batches that the store lacked at the last audit; None before the first.
@@ -171,12 +174,11 @@ class Submission:
         total = len(self._manifests)
         if self._gaps is None:
             self._gaps = take_inventory(self._store, self._document).gaps(total)
-        extracts = self._states(extract_job_id, self._gaps)
-        uploads = self._states(upload_job_id, self._gaps)
+        looked_at = {missing.batch_id: missing for missing in self._look(self._gaps)}
         inventory = take_inventory(self._store, self._document)
         gaps = inventory.gaps(total)
         # A file that was there before and is gone now is looked into at the next audit.
-        missing = [Missing(batch, extracts[batch], uploads[batch]) for batch in gaps if batch in extracts]
+        missing = [looked_at[batch] for batch in gaps if batch in looked_at]
         if forced:
             note_found(self._client, self.run_id, self._found(inventory))
         self._take(decide(missing, self._lost), stored=not gaps)
@@ -193,13 +195,11 @@ class Submission:
         """Enqueue the next `count` pending batches, but for those that another producer got to first."""
         chunk = [self._pending.popleft() for _ in range(min(count, len(self._pending)))]
         try:
-            extracts = self._states(extract_job_id, chunk)
-            uploads = self._states(upload_job_id, chunk)
             wanted = [
-                batch
-                for batch in chunk
-                if judge(Missing(batch, extracts[batch], uploads[batch])) is Verdict.ENQUEUE
-                and not (extracts[batch] == "finished" and self._is_stored(batch))
+                missing.batch_id
+                for missing in self._look(chunk)
+                if judge(missing) is Verdict.ENQUEUE
+                and not (missing.extract == "finished" and self._is_stored(missing.batch_id))
             ]
             requests = [extract_request(self._manifests[batch]) for batch in wanted]
             return enqueue(self._client, requests, self._queue_settings)
@@ -207,6 +207,21 @@ class Submission:
             # Enqueueing twice does nothing, so what is uncertain is simply tried again.
             self._pending.extendleft(reversed(chunk))
             raise
+
+    def _look(self, batches: Sequence[int]) -> list[Missing]:
+        """What Redis says of the jobs of batches; the extractions are asked for first, see `producer.decide`."""
+        extracts = self._states(extract_job_id, batches)
+        uploads = self._states(upload_job_id, batches)
+        now = self._clock()
+        looks = []
+        for batch in batches:
+            if uploads[batch] == LOST:
+                since = self._lost_uploads.setdefault(batch, now)
+            else:
+                self._lost_uploads.pop(batch, None)
+                since = now
+            looks.append(Missing(batch, extracts[batch], uploads[batch], now - since))
+        return looks
 
     def _states(self, job_id: Callable[[str, int], str], batches: Iterable[int]) -> dict[int, str | None]:
         ids = {batch: job_id(self.run_id, batch) for batch in batches}

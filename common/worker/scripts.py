@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-#: Whether a key can be read as a job's hash: one of another kind, put there by somebody else, must not stop us.
-PLAIN = """
-local function plain(key)
-  local kind = redis.call('TYPE', key)['ok']
-  return kind == 'hash' or kind == 'none'
-end
-"""
+from common.queue_scripts import PLAIN
 
 #: KEYS: intermediate list, job, started registry, execution, executions of the job, executions of the worker.
 #: ARGV: job id, execution id, lease, start as rq writes times, worker, queue.

@@ -17,16 +17,18 @@ from common.queues import (
     job_states,
     queue_counts,
     upload_job_id,
+    upload_queue_name,
     upload_request,
 )
 from common.redis_client import text
+from common.rq_keys import JobField
 from common.run_state import get_run, set_run_state
 from common.settings.catalogue import QueueSettings
 from hiddenfeed.errors import TransientError
 from hiddenfeed.layout import batch_key, tokens_key
 from hiddenfeed.store.directory import DirectoryStore
-from producer.decide import MAX_LOST
-from producer.submission import Submission, failures, retry_failed
+from producer.decide import MAX_LOST, UPLOAD_PATIENCE_SECONDS
+from producer.submission import AUDIT_SECONDS, Submission, failures, retry_failed
 from tests.synthetic_run import SyntheticRun, synthetic_run
 
 BATCHES = 6
@@ -76,9 +78,9 @@ class Bench:
     def take(self, *batches: int, status: str) -> None:
         """Take extractions off the queue into another state, as a worker does."""
         for batch in batches:
-            job_id = extract_job_id(self.run.run_id, batch)
-            self.client.lrem(rq_keys.queue_key(extract_queue_name(self.run.run_id)), 0, job_id)
-            self.client.hset(rq_keys.job_key(job_id), "status", status)
+            job_id, queue = extract_job_id(self.run.run_id, batch), extract_queue_name(self.run.run_id)
+            self.client.lrem(rq_keys.queue_key(queue), 0, job_id)
+            self._put(queue, job_id, status)
 
     def upload(self, batch: int, status: str = "queued") -> None:
         """An upload job of a batch, in a state."""
@@ -95,9 +97,15 @@ class Bench:
         enqueue(self.client, [request], SETTINGS)
         if status != "queued":
             self.client.lrem(rq_keys.queue_key(request.queue), 0, request.job_id)
-            self.client.hset(rq_keys.job_key(request.job_id), "status", status)
-            registry = {"failed": rq_keys.failed_key, "started": rq_keys.started_key}[status]
-            self.client.zadd(registry(request.queue), {request.job_id: 2**40})
+            self._put(request.queue, request.job_id, status)
+
+    def _put(self, queue: str, job_id: str, status: str) -> None:
+        self.client.hset(rq_keys.job_key(job_id), mapping={"status": status, JobField.EXECUTION: "x"})
+        if status == "started":
+            self.client.zadd(rq_keys.started_key(queue), {rq_keys.composite(job_id, "x"): 2**40})
+        elif status in ("failed", "scheduled"):
+            registry = {"failed": rq_keys.failed_key, "scheduled": rq_keys.scheduled_key}[status]
+            self.client.zadd(registry(queue), {job_id: 2**40})
 
     def store_batch(self, *batches: int) -> None:
         for batch in batches:
@@ -177,6 +185,39 @@ def test_jobs_that_redis_lost_are_enqueued_again_once_the_queue_is_idle(bench: B
     bench.now += 100
     submission.step()
     assert bench.queued() == [2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("status", ["queued", "popped", "started", "scheduled"])
+def test_a_job_whose_list_or_registry_redis_lost_is_enqueued_again(bench: Bench, status: str) -> None:
+    submission, queue = bench.submission(), extract_queue_name(bench.run.run_id)
+    submission.step()
+    bench.store_batch(*range(1, BATCHES))
+    bench.take(*range(1, BATCHES), status="finished")
+    if status in ("started", "scheduled"):
+        bench.take(0, status=status)
+    elif status == "popped":
+        bench.client.lmove(rq_keys.queue_key(queue), rq_keys.intermediate_key(queue))
+    bench.now += 100
+    assert not submission.step().stored
+    assert bench.queued() == ([0] if status == "queued" else [])
+    for key in (rq_keys.queue_key, rq_keys.intermediate_key, rq_keys.started_key, rq_keys.scheduled_key):
+        bench.client.delete(key(queue))
+    bench.now += 100
+    submission.step()
+    assert bench.queued() == [0]
+
+
+def test_an_upload_that_redis_lost_is_left_to_its_uploaders_for_a_while(bench: Bench) -> None:
+    submission = bench.submission()
+    submission.step()
+    bench.take(*range(BATCHES), status="finished")
+    bench.store_batch(*range(1, BATCHES))
+    bench.upload(0)
+    bench.client.delete(rq_keys.queue_key(upload_queue_name("default")))
+    for seconds, queued in ((100, []), (UPLOAD_PATIENCE_SECONDS - 1, []), (1, []), (AUDIT_SECONDS, [0])):
+        bench.now += seconds
+        submission.step()
+        assert bench.queued() == queued
 
 
 def test_a_wiped_redis_gets_the_run_its_counters_and_its_queue_back(bench: Bench) -> None:

@@ -15,7 +15,7 @@ from rq.job import Job
 from rq.queue import Queue
 
 from common import rq_keys
-from common.queues import enqueue, failed_jobs, open_queue
+from common.queues import cancel_jobs, enqueue, failed_jobs, open_queue, requeue_failed
 from hiddenfeed.errors import PermanentError
 from tests.worker_rig import FUNCTION, QUEUE, SETTINGS, make_worker, returns, running, state, wait_until, work
 
@@ -137,3 +137,17 @@ def test_a_key_of_another_kind_in_a_jobs_place_stops_nobody(redis_client: redis.
                 and not redis_client.zcard(rq_keys.started_key(QUEUE))
             )
         )
+
+
+def test_a_key_of_another_kind_in_a_jobs_place_stops_no_command(redis_client: redis.Redis) -> None:
+    job = work(1)
+    for registry in (rq_keys.failed_key, rq_keys.scheduled_key):
+        redis_client.zadd(registry(QUEUE), {job.job_id: 2**40})
+    redis_client.rpush(rq_keys.queue_key(QUEUE), job.job_id)
+    redis_client.set(rq_keys.job_key(job.job_id), "a string")
+    assert state(redis_client, job) is None
+    assert requeue_failed(redis_client, QUEUE) == 0
+    assert cancel_jobs(redis_client, QUEUE) == 2
+    redis_client.set(rq_keys.job_key(job.job_id), "a string")
+    assert enqueue(redis_client, [job], SETTINGS) == 1
+    assert state(redis_client, job) == "queued"

@@ -6,16 +6,28 @@ import itertools
 
 import pytest
 
-from producer.decide import MAX_LOST, Missing, Verdict, decide, judge
+from common.queues import LOST
+from producer.decide import MAX_LOST, UPLOAD_PATIENCE_SECONDS, Missing, Verdict, decide, judge
 
-STATES = (None, "queued", "started", "scheduled", "deferred", "finished", "failed", "canceled", "stopped")
+STATES = (
+    None,
+    LOST,
+    "queued",
+    "started",
+    "scheduled",
+    "deferred",
+    "finished",
+    "failed",
+    "canceled",
+    "stopped",
+)
 GOING = ("queued", "started", "scheduled", "deferred")
 
 
 @pytest.mark.parametrize(("extract", "upload"), list(itertools.product(STATES, STATES)))
 def test_every_pair_of_states_has_one_verdict(extract: str | None, upload: str | None) -> None:
     verdict = judge(Missing(1, extract, upload))
-    if extract in GOING or upload in GOING:
+    if extract in GOING or upload in GOING or (extract, upload) == ("finished", LOST):
         assert verdict is Verdict.WAIT
     elif extract == "failed" or upload == "failed":
         assert verdict is Verdict.FAILED
@@ -34,11 +46,20 @@ def test_every_pair_of_states_has_one_verdict(extract: str | None, upload: str |
         ("queued", "failed", Verdict.WAIT, "extracted again after its upload failed"),
         ("failed", None, Verdict.FAILED, "cannot be extracted"),
         ("finished", "failed", Verdict.FAILED, "cannot be uploaded"),
+        (LOST, None, Verdict.ENQUEUE, "its queue's list was lost, and nobody will come for it"),
+        (LOST, "queued", Verdict.WAIT, "on its way to the store, whatever became of a second extraction"),
         ("canceled", None, Verdict.ENQUEUE, "taken off by a cancel, and taken up again"),
     ],
 )
 def test_stories(extract: str | None, upload: str | None, verdict: Verdict, story: str) -> None:
     assert judge(Missing(1, extract, upload)) is verdict, story
+
+
+def test_a_lost_upload_is_waited_for_as_long_as_its_uploaders_may_find_the_file() -> None:
+    assert judge(Missing(1, "finished", LOST, UPLOAD_PATIENCE_SECONDS - 1)) is Verdict.WAIT
+    late = Missing(1, "finished", LOST, UPLOAD_PATIENCE_SECONDS)
+    assert judge(late) is Verdict.ENQUEUE
+    assert late.lost
 
 
 def test_a_decision_keeps_the_order_of_batches() -> None:
