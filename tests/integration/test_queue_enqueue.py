@@ -24,6 +24,7 @@ from common.queues import (
     upload_request,
 )
 from common.safe_job import parse_call
+from common.worker.lease import Leases
 from tests.worker_rig import QUEUE, SETTINGS, Gate, make_worker, returns, running, state, wait_until, work
 
 
@@ -112,27 +113,26 @@ def test_a_job_that_no_list_holds_is_not_taken_for_alive(redis_client: redis.Red
 
 
 def test_a_job_that_redis_lost_a_part_of_is_called_lost(redis_client: redis.Redis) -> None:
-    gate, held, waiting = Gate(), work(1), work(2)
+    held, waiting = work(1), work(2)
     enqueue(redis_client, [held, waiting], SETTINGS)
+    leases = Leases(redis_client, "a-worker", SETTINGS)
+    popped = leases.pop(QUEUE, 1)
+    assert popped is not None
 
     def states() -> list[str | None]:
         return list(job_states(redis_client, [held.job_id, waiting.job_id]).values())
 
-    with running(make_worker(redis_client, gate, slots=1)):
-        gate.wait_entered()
-        assert states() == ["started", "queued"]
-        redis_client.rename(rq_keys.started_key(QUEUE), "leases")
-        redis_client.rename(rq_keys.queue_key(QUEUE), "aside")
-        assert states() == ["lost", "lost"]
-        redis_client.rename("leases", rq_keys.started_key(QUEUE))
-        redis_client.rename("aside", rq_keys.intermediate_key(QUEUE))
-        assert states() == ["started", "queued"]
-        gate.open()
-        wait_until(lambda: states() == ["finished", "finished"])
+    assert states() == ["queued", "queued"]
+    assert leases.claim(popped) is not None
+    assert states() == ["started", "queued"]
+    redis_client.delete(rq_keys.started_key(QUEUE), rq_keys.queue_key(QUEUE))
+    assert states() == ["lost", "lost"]
     redis_client.hset(rq_keys.job_key(held.job_id), "status", "scheduled")
-    assert states() == ["lost", "finished"]
+    assert states() == ["lost", "lost"]
     redis_client.zadd(rq_keys.scheduled_key(QUEUE), {held.job_id: 2**40})
-    assert states() == ["scheduled", "finished"]
+    assert states() == ["scheduled", "lost"]
+    assert enqueue(redis_client, [held, waiting], SETTINGS) == 1
+    assert states() == ["scheduled", "queued"]
 
 
 def test_a_popped_job_counts_as_queued(redis_client: redis.Redis) -> None:
