@@ -24,6 +24,7 @@ from common.safe_job import SafeJob
 from common.serializer import JsonSerializer
 from common.settings.catalogue import QueueSettings
 from hiddenfeed.layout import batch_name, check_run_id
+from hiddenfeed.words import size_text
 
 EXTRACT_FUNCTION = "gpu_worker.extract.extract_batch"
 UPLOAD_FUNCTION = "uploader.upload.upload_file"
@@ -121,7 +122,7 @@ def upload_request(message: UploadFile) -> JobRequest:
         function=UPLOAD_FUNCTION,
         job_id=upload_job_id(run_id, batch_id),
         payload=message,
-        description=f"upload batch {batch_id} of {run_id}: {message.size_bytes / 1e6:,.1f} MB from {message.report.worker}",
+        description=f"upload batch {batch_id} of {run_id}: {size_text(message.size_bytes)} from {message.report.worker}",
     )
 
 

@@ -24,6 +24,16 @@ MAX_BATCH_ID = 100_000_000
 _IN_STORE = ("stored", "already-there", "other-wins")
 
 
+def average_rate(amount: float, arrivals: int, first_at: float, last_at: float) -> float | None:
+    """Amount per second between the first arrival and the last one; None before there are two.
+
+    The share of the first arrival is left out: how long that took is not known.
+    """
+    if arrivals < 2 or last_at <= first_at:
+        return None
+    return amount * (arrivals - 1) / arrivals / (last_at - first_at)
+
+
 class WorkerProgress(msgspec.Struct, frozen=True, kw_only=True):
     """What one GPU worker did for a run, counted when the store had it."""
 
@@ -42,6 +52,16 @@ class WorkerProgress(msgspec.Struct, frozen=True, kw_only=True):
     first_at: float = 0.0
     last_at: float = 0.0
 
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Tokens stored per second of the clock, waiting included; None before two batches."""
+        return average_rate(self.tokens, self.batches, self.first_at, self.last_at)
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """The same of samples."""
+        return average_rate(self.samples, self.batches, self.first_at, self.last_at)
+
 
 class UploaderProgress(msgspec.Struct, frozen=True, kw_only=True):
     """What one uploader did for a run; `duplicates` are files that the store had already."""
@@ -53,6 +73,16 @@ class UploaderProgress(msgspec.Struct, frozen=True, kw_only=True):
     upload_seconds: float = 0.0
     first_at: float = 0.0
     last_at: float = 0.0
+
+    @property
+    def bytes_per_second(self) -> float | None:
+        """Bytes stored per second of the clock, waiting included; None before two files."""
+        return average_rate(self.bytes, self.files, self.first_at, self.last_at)
+
+    @property
+    def transfer_bytes_per_second(self) -> float | None:
+        """How fast one file went, on average: bytes over the seconds of all uploads; None before the first."""
+        return self.bytes / self.upload_seconds if self.upload_seconds > 0 and self.bytes else None
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +97,16 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     last_at: float = 0.0
     workers: tuple[WorkerProgress, ...] = ()
     uploaders: tuple[UploaderProgress, ...] = ()
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Tokens stored per second of the clock over all workers; None before two batches."""
+        return average_rate(self.tokens, self.batches, self.first_at, self.last_at)
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """The same of samples."""
+        return average_rate(self.samples, self.batches, self.first_at, self.last_at)
 
 
 class FoundBatch(msgspec.Struct, frozen=True, kw_only=True):

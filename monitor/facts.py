@@ -17,12 +17,12 @@ from common.queues import (
     queue_names,
     upload_queue_name,
 )
-from common.redis_client import translated
+from common.redis_client import address_of, translated
 from common.run_state import Progress, RunRecord, list_runs, read_progress
 from common.settings.catalogue import SpoolSettings
 from common.spool import Spool, SpoolUsage, kept_name
 from common.worker.presence import WorkerInfo, list_workers
-from hiddenfeed.errors import ConfigError, TransientError
+from hiddenfeed.errors import HiddenfeedError, PermanentError
 from hiddenfeed.layout import complete_key
 from hiddenfeed.store.base import Store
 
@@ -46,7 +46,7 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     record: RunRecord
     progress: Progress
     extract: QueueFacts
-    #: Whether complete.json is in the store; None if nobody looked.
+    #: Whether complete.json is in the store; None if that is not known.
     proved: bool | None = None
 
 
@@ -57,7 +57,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     lease_seconds: float
     #: Why Redis could not be read; empty if it was.
     redis_error: str = ""
+    #: Why the store could not be read; empty if it was, or if none was given.
     store_error: str = ""
+    #: Exit code of a look that could not see everything, 0 of one that could.
+    exit_code: int = 0
     #: Where the store is, as people may see it; empty if none was given.
     store: str = ""
     runs: tuple[RunFacts, ...] = ()
@@ -81,9 +84,15 @@ def read_facts(
         spool_name=name,
         upload_queue=upload_queue_name(name) if name else "",
     )
+    facts = _with_redis(facts, client)
+    return _with_proofs(facts, store) if store else facts
+
+
+def _with_redis(facts: Facts, client: redis.Redis) -> Facts:
+    """The same with what Redis and rq say."""
     try:
         with translated(client):
-            facts = msgspec.structs.replace(
+            return msgspec.structs.replace(
                 facts,
                 runs=tuple(_read_run(client, record) for record in _worth_showing(list_runs(client))),
                 uploads=tuple(
@@ -91,9 +100,12 @@ def read_facts(
                 ),
                 workers=tuple(list_workers(client)),
             )
-    except (TransientError, ConfigError) as error:
-        return msgspec.structs.replace(facts, redis_error=str(error))
-    return _with_proofs(facts, store) if store else facts
+    except HiddenfeedError as error:
+        return msgspec.structs.replace(facts, redis_error=str(error), exit_code=error.exit_code)
+    except redis.RedisError as error:
+        # Another program's keys under our names, or commands that this server does not have.
+        reason = f"Redis at {address_of(client)} does not hold what we expect: {error}"
+        return msgspec.structs.replace(facts, redis_error=reason, exit_code=PermanentError.exit_code)
 
 
 def _worth_showing(records: list[RunRecord]) -> list[RunRecord]:
@@ -132,12 +144,16 @@ def _read_spool(settings: SpoolSettings) -> SpoolUsage | None:
 
 
 def _with_proofs(facts: Facts, store: Store) -> Facts:
-    """The same with what the store says of each run; one HEAD per run."""
+    """The same with what the store says of each run: one listing that proves that it is there, one HEAD per run."""
     try:
+        # A HEAD of an object cannot tell a bucket that is not there from an object that is not.
+        store.check()
         runs = tuple(
             msgspec.structs.replace(run, proved=store.head(complete_key(run.record.run_id)) is not None)
             for run in facts.runs
         )
-    except (TransientError, ConfigError) as error:
-        return msgspec.structs.replace(facts, store_error=str(error))
+    except HiddenfeedError as error:
+        return msgspec.structs.replace(
+            facts, store_error=str(error), exit_code=facts.exit_code or error.exit_code
+        )
     return msgspec.structs.replace(facts, runs=runs)

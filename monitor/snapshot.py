@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from common.run_state import UploaderProgress, WorkerProgress
 from common.worker.presence import WorkerInfo
+from hiddenfeed.words import count_text
 from monitor.facts import Facts, QueueFacts, RunFacts
 from monitor.views import (
     DeviceView,
@@ -35,12 +36,14 @@ def take_snapshot(facts: Facts, now: float) -> Snapshot:
         spool=spool,
         store=facts.store,
         redis_error=facts.redis_error,
+        store_error=facts.store_error,
+        exit_code=facts.exit_code,
     )
 
 
 def _run(run: RunFacts, facts: Facts, processes: tuple[ProcessView, ...], now: float) -> RunView:
     record, progress, counts = run.record, run.progress, run.extract.counts
-    tokens_rate = _rate(progress.tokens, progress.batches, progress.first_at, progress.last_at)
+    tokens_rate = progress.tokens_per_second
     left = max(0, record.tokens - progress.tokens)
     state = _state(run, facts, processes)
     return RunView(
@@ -55,8 +58,9 @@ def _run(run: RunFacts, facts: Facts, processes: tuple[ProcessView, ...], now: f
         tokens_total=record.tokens,
         size_bytes=progress.bytes,
         done=1.0 if state == "complete" else _share(progress.tokens, record.tokens),
+        proved=run.proved,
         tokens_per_second=tokens_rate,
-        samples_per_second=_rate(progress.samples, progress.batches, progress.first_at, progress.last_at),
+        samples_per_second=progress.samples_per_second,
         remaining_seconds=left / tokens_rate if tokens_rate and state in ("running", "uploading") else None,
         queued=counts.queued,
         started=counts.started,
@@ -101,8 +105,8 @@ def _device(worker: WorkerProgress, now: float) -> DeviceView:
         samples=worker.samples,
         tokens=worker.tokens,
         size_bytes=worker.bytes,
-        tokens_per_second=_rate(worker.tokens, worker.batches, worker.first_at, worker.last_at),
-        samples_per_second=_rate(worker.samples, worker.batches, worker.first_at, worker.last_at),
+        tokens_per_second=worker.tokens_per_second,
+        samples_per_second=worker.samples_per_second,
         stages={name: _share(seconds, whole) for name, seconds in stages.items()},
         padding=1 - _share(worker.tokens, worker.padded_tokens) if worker.padded_tokens else 0.0,
         last_seconds_ago=_ago(worker.last_at, now),
@@ -115,7 +119,8 @@ def _uploader(uploader: UploaderProgress, now: float) -> UploaderView:
         files=uploader.files,
         duplicates=uploader.duplicates,
         size_bytes=uploader.bytes,
-        bytes_per_second=_rate(uploader.bytes, uploader.files, uploader.first_at, uploader.last_at),
+        bytes_per_second=uploader.bytes_per_second,
+        transfer_bytes_per_second=uploader.transfer_bytes_per_second,
         last_seconds_ago=_ago(uploader.last_at, now),
     )
 
@@ -181,14 +186,18 @@ def _problems(
     for run in runs:
         if run.failed:
             found.append(
-                f"{_count(run.failed, 'batch', 'batches')} of {run.run_id} failed and must be looked at"
+                f"{count_text(run.failed, 'batch', 'batches')} of {run.run_id} failed and must be looked at"
             )
         if run.state == "stalled":
             found.append(f"{run.run_id} stands still: no GPU worker takes its batches")
+        if run.state == "complete" and run.proved is False:
+            found.append(
+                f"Redis says that {run.run_id} is complete, and {facts.store} holds no proof of it: is --store the right one?"
+            )
     for queue in uploads:
         if queue.failed:
             found.append(
-                f"{_count(queue.failed, 'file', 'files')} of {queue.name} failed to upload and must be looked at"
+                f"{count_text(queue.failed, 'file', 'files')} of {queue.name} failed to upload and must be looked at"
             )
     found += [
         f"{process.name} has been silent for {process.heartbeat_seconds_ago:.0f} s"
@@ -206,20 +215,9 @@ def _failures(queue: QueueFacts) -> tuple[FailureView, ...]:
     )
 
 
-def _rate(amount: float, batches: int, first_at: float, last_at: float) -> float | None:
-    """Amount per second between the first batch's end and the last one's: the first itself took unknown time."""
-    if batches < 2 or last_at <= first_at:
-        return None
-    return amount * (batches - 1) / batches / (last_at - first_at)
-
-
 def _share(part: float, whole: float) -> float:
     return min(1.0, part / whole) if whole > 0 else 0.0
 
 
 def _ago(moment: float, now: float) -> float | None:
     return max(0.0, now - moment) if moment else None
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number:,} {one if number == 1 else many}"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
-from monitor.views import FailureView, RunView, Snapshot
-from monitor.words import duration, rate, share, size, size_rate
+from hiddenfeed.words import count_text, duration_text, size_rate_text, size_text
+from monitor.views import FailureView, RunView, Snapshot, proof_note, unknown_note
+from monitor.words import ago, rate, share
 
 _BAR_WIDTH = 24
 
@@ -21,23 +22,26 @@ def _lines(snapshot: Snapshot) -> Iterator[str]:
     yield printable(f"hiddenfeed at {clock}{f', store {snapshot.store}' if snapshot.store else ''}")
     for problem in snapshot.problems:
         yield printable(f"! {problem}")
+    if note := unknown_note(snapshot):
+        yield f"? {note}"
     if not snapshot.runs and not snapshot.problems:
         yield "no runs yet: `python -m producer run` submits one"
     for run in snapshot.runs:
         yield ""
-        yield from map(printable, _run_lines(run))
+        yield from map(printable, _run_lines(run, proof_note(run, snapshot)))
     yield ""
     yield from map(printable, _host_lines(snapshot))
 
 
-def _run_lines(run: RunView) -> Iterator[str]:
+def _run_lines(run: RunView, proof: str) -> Iterator[str]:
     filled = int(run.done * _BAR_WIDTH)
-    yield f"{run.run_id}  {run.state}  [{'#' * filled}{'.' * (_BAR_WIDTH - filled)}] {share(run.done)}"
+    yield f"{run.run_id}  {run.state}{f', {proof}' if proof else ''}  [{'#' * filled}{'.' * (_BAR_WIDTH - filled)}] {share(run.done)}"
     yield (
-        f"  {run.batches:,} of {run.batches_total:,} batches, {run.samples:,} of {run.samples_total:,} samples, "
-        f"{run.tokens:,} of {run.tokens_total:,} tokens, {size(run.size_bytes)} stored; model {run.model}"
+        f"  {run.batches:,} of {count_text(run.batches_total, 'batch', 'batches')}, "
+        f"{run.samples:,} of {count_text(run.samples_total, 'sample')}, "
+        f"{run.tokens:,} of {count_text(run.tokens_total, 'token')}, {size_text(run.size_bytes)} stored; model {run.model}"
     )
-    left = f", about {duration(run.remaining_seconds)} left" if run.remaining_seconds is not None else ""
+    left = f", about {duration_text(run.remaining_seconds)} left" if run.remaining_seconds is not None else ""
     yield f"  {rate(run.tokens_per_second, 'tokens')}, {rate(run.samples_per_second, 'samples')}{left}"
     yield f"  batches: {run.queued:,} queued, {run.started:,} started, {run.retrying:,} to be tried again, {run.failed:,} failed"
     if run.workers:
@@ -62,22 +66,23 @@ def _run_lines(run: RunView) -> Iterator[str]:
                     rate(worker.tokens_per_second, "").removesuffix(" /s"),
                     *(share(worker.stages[stage]) for stage in ("read", "forward", "stall", "write")),
                     f"{worker.padding:.1%}",
-                    _ago(worker.last_seconds_ago),
+                    ago(worker.last_seconds_ago),
                 )
                 for worker in run.workers
             ],
         )
     if run.uploaders:
         yield from _table(
-            ("uploader", "files", "bytes", "rate", "duplicates", "last"),
+            ("uploader", "files", "size", "rate", "each file", "duplicates", "last"),
             [
                 (
                     uploader.uploader,
                     f"{uploader.files:,}",
-                    size(uploader.size_bytes),
-                    size_rate(uploader.bytes_per_second),
+                    size_text(uploader.size_bytes),
+                    size_rate_text(uploader.bytes_per_second),
+                    size_rate_text(uploader.transfer_bytes_per_second),
                     f"{uploader.duplicates:,}",
-                    _ago(uploader.last_seconds_ago),
+                    ago(uploader.last_seconds_ago),
                 )
                 for uploader in run.uploaders
             ],
@@ -88,15 +93,15 @@ def _run_lines(run: RunView) -> Iterator[str]:
 def _host_lines(snapshot: Snapshot) -> Iterator[str]:
     for queue in snapshot.uploads:
         yield (
-            f"{queue.name}: {queue.queued:,} files queued, {queue.started:,} on their way, "
+            f"{queue.name}: {count_text(queue.queued, 'file')} queued, {queue.started:,} on their way, "
             f"{queue.retrying:,} to be tried again, {queue.failed:,} failed"
         )
         yield from _failure_lines(queue.failures)
     if snapshot.spool:
         spool = snapshot.spool
         yield (
-            f"spool {spool.name}: {spool.files:,} files, {size(spool.size_bytes)} and {size(spool.part_bytes)} being written, "
-            f"{share(spool.used)} of {size(spool.cap_bytes)}; {size(spool.disk_free_bytes)} free on disk"
+            f"spool {spool.name}: {count_text(spool.files, 'file')}, {size_text(spool.size_bytes)} and {size_text(spool.part_bytes)} being written, "
+            f"{share(spool.used)} of {size_text(spool.cap_bytes)}; {size_text(spool.disk_free_bytes)} free on disk"
         )
     if snapshot.processes:
         yield from _table(
@@ -109,7 +114,7 @@ def _host_lines(snapshot: Snapshot) -> Iterator[str]:
                     f"{process.slots:,}",
                     f"{process.finished:,}",
                     f"{process.failed:,}",
-                    _ago(process.heartbeat_seconds_ago),
+                    ago(process.heartbeat_seconds_ago),
                     process.waits_for,
                 )
                 for process in snapshot.processes
@@ -131,10 +136,6 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
             *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
         ]
         yield "  " + "  ".join(cells)
-
-
-def _ago(seconds: float | None) -> str:
-    return "never" if seconds is None else f"{duration(seconds)} ago"
 
 
 def printable(text: str) -> str:

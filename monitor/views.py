@@ -14,7 +14,7 @@ class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
     samples: int
     tokens: int
     size_bytes: int
-    #: None until two batches tell.
+    #: Over the clock, waiting included; None until two batches tell.
     tokens_per_second: float | None
     samples_per_second: float | None
     #: Shares of read, forward, stall and write in the time of its batches; they sum to 1 or are all 0.
@@ -31,7 +31,10 @@ class UploaderView(msgspec.Struct, frozen=True, kw_only=True):
     files: int
     duplicates: int
     size_bytes: int
+    #: Over the clock, waiting included; None until two files tell.
     bytes_per_second: float | None
+    #: Of one file on its way.
+    transfer_bytes_per_second: float | None
     last_seconds_ago: float | None
 
 
@@ -58,6 +61,8 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
     #: 0 to 1, of tokens.
     done: float
+    #: Whether the store holds the run's proof; None if that is not known.
+    proved: bool | None
     tokens_per_second: float | None
     samples_per_second: float | None
     remaining_seconds: float | None
@@ -125,3 +130,23 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     store: str
     #: Why Redis could not be read; empty if it was. Also the first of the problems.
     redis_error: str = ""
+    #: The same of the store; empty as well if none was given.
+    store_error: str = ""
+    #: Exit code of a look that could not see everything, 0 of one that could.
+    exit_code: int = 0
+
+
+def proof_note(run: RunView, snapshot: Snapshot) -> str:
+    """What is known of the run's proof, in a few words; empty if nobody asked the store."""
+    if run.proved:
+        return "proved"
+    if snapshot.store_error:
+        return "whether it is proved is unknown"
+    return "no proof in the store yet" if run.proved is False and run.state in ("complete", "proving") else ""
+
+
+def unknown_note(snapshot: Snapshot) -> str:
+    """What could not be seen, as a sentence; empty if everything was."""
+    if snapshot.redis_error:
+        return "Runs, queues and processes are unknown: Redis could not be read."
+    return "Proofs are unknown: the store could not be read." if snapshot.store_error else ""

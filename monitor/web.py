@@ -13,8 +13,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from monitor.views import FailureView, RunView, Snapshot
-from monitor.words import duration, rate, share, size, size_rate
+from hiddenfeed.words import count_text, duration_text, size_rate_text, size_text
+from monitor.views import FailureView, RunView, Snapshot, proof_note, unknown_note
+from monitor.words import ago, rate, share
 
 #: A snapshot serves all who ask within this time, so that many open pages cost Redis no more than one.
 _KEPT_SECONDS = 0.5
@@ -78,7 +79,9 @@ def render_page(snapshot: Snapshot, refresh_seconds: float) -> str:
     parts = [f'<p class="problem" role="alert">{escape(problem)}</p>' for problem in snapshot.problems]
     if not snapshot.runs and not snapshot.problems:
         parts.append("<p>No runs yet.</p>")
-    parts += [_run(run) for run in snapshot.runs]
+    if note := unknown_note(snapshot):
+        parts.append(f'<p class="quiet">{escape(note)}</p>')
+    parts += [_run(run, proof_note(run, snapshot)) for run in snapshot.runs]
     parts.append(_host(snapshot))
     store = f", store {escape(snapshot.store)}" if snapshot.store else ""
     # No faster than once a second: a page that is being read should not jump.
@@ -90,13 +93,14 @@ def render_page(snapshot: Snapshot, refresh_seconds: float) -> str:
     )
 
 
-def _run(run: RunView) -> str:
-    left = f", about {duration(run.remaining_seconds)} left" if run.remaining_seconds is not None else ""
+def _run(run: RunView, proof: str) -> str:
+    left = f", about {duration_text(run.remaining_seconds)} left" if run.remaining_seconds is not None else ""
     parts = [
-        f'<section><h2>{escape(run.run_id)} <span class="state">{escape(run.state)}</span></h2>',
+        f'<section><h2>{escape(run.run_id)} <span class="state">{escape(run.state)}'
+        f"{f', {proof}' if proof else ''}</span></h2>",
         f'<progress max="1" value="{run.done:.4f}" aria-label="share of tokens stored">{share(run.done)}</progress>',
-        f"<p>{share(run.done)}: {run.batches:,} of {run.batches_total:,} batches, {run.samples:,} of "
-        f"{run.samples_total:,} samples, {run.tokens:,} of {run.tokens_total:,} tokens, {size(run.size_bytes)} stored.<br>"
+        f"<p>{share(run.done)}: {run.batches:,} of {count_text(run.batches_total, 'batch', 'batches')}, {run.samples:,} of "
+        f"{count_text(run.samples_total, 'sample')}, {run.tokens:,} of {count_text(run.tokens_total, 'token')}, {size_text(run.size_bytes)} stored.<br>"
         f"{rate(run.tokens_per_second, 'tokens')}, {rate(run.samples_per_second, 'samples')}{left}.<br>"
         f"Batches: {run.queued:,} queued, {run.started:,} started, {run.retrying:,} to be tried again, "
         f'{run.failed:,} failed.<br><span class="quiet">Model {escape(run.model)}</span></p>',
@@ -124,7 +128,7 @@ def _run(run: RunView) -> str:
                         rate(worker.tokens_per_second, "tokens"),
                         *(share(worker.stages[stage]) for stage in ("read", "forward", "stall", "write")),
                         f"{worker.padding:.1%}",
-                        _ago(worker.last_seconds_ago),
+                        ago(worker.last_seconds_ago),
                     )
                     for worker in run.workers
                 ),
@@ -133,15 +137,16 @@ def _run(run: RunView) -> str:
     if run.uploaders:
         parts.append(
             _table(
-                ("uploader", "files", "bytes", "rate", "duplicates", "last"),
+                ("uploader", "files", "size", "rate", "each file", "duplicates", "last"),
                 (
                     (
                         uploader.uploader,
                         f"{uploader.files:,}",
-                        size(uploader.size_bytes),
-                        size_rate(uploader.bytes_per_second),
+                        size_text(uploader.size_bytes),
+                        size_rate_text(uploader.bytes_per_second),
+                        size_rate_text(uploader.transfer_bytes_per_second),
                         f"{uploader.duplicates:,}",
-                        _ago(uploader.last_seconds_ago),
+                        ago(uploader.last_seconds_ago),
                     )
                     for uploader in run.uploaders
                 ),
@@ -153,16 +158,16 @@ def _run(run: RunView) -> str:
 def _host(snapshot: Snapshot) -> str:
     parts = ["<section><h2>Uploads and processes</h2>"]
     parts += [
-        f"<p>{escape(queue.name)}: {queue.queued:,} files queued, {queue.started:,} on their way, "
+        f"<p>{escape(queue.name)}: {count_text(queue.queued, 'file')} queued, {queue.started:,} on their way, "
         f"{queue.retrying:,} to be tried again, {queue.failed:,} failed.</p>{_failures(queue.failures)}"
         for queue in snapshot.uploads
     ]
     if snapshot.spool:
         spool = snapshot.spool
         parts.append(
-            f"<p>Spool {escape(spool.name)}: {spool.files:,} files, {size(spool.size_bytes)}, "
-            f"{size(spool.part_bytes)} being written, {share(spool.used)} of {size(spool.cap_bytes)}; "
-            f"{size(spool.disk_free_bytes)} free on disk.</p>"
+            f"<p>Spool {escape(spool.name)}: {count_text(spool.files, 'file')}, {size_text(spool.size_bytes)}, "
+            f"{size_text(spool.part_bytes)} being written, {share(spool.used)} of {size_text(spool.cap_bytes)}; "
+            f"{size_text(spool.disk_free_bytes)} free on disk.</p>"
         )
     if snapshot.processes:
         parts.append(
@@ -176,7 +181,7 @@ def _host(snapshot: Snapshot) -> str:
                         f"{process.slots:,}",
                         f"{process.finished:,}",
                         f"{process.failed:,}",
-                        _ago(process.heartbeat_seconds_ago),
+                        ago(process.heartbeat_seconds_ago),
                         process.waits_for,
                     )
                     for process in snapshot.processes
@@ -200,7 +205,3 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     top = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def _ago(seconds: float | None) -> str:
-    return "never" if seconds is None else f"{duration(seconds)} ago"

@@ -67,13 +67,3 @@ class Console:
             self._stream.write(f"\r{'':{len(self._live)}}\r")
             self._stream.flush()
             self._live = ""
-
-
-def duration(seconds: float) -> str:
-    """`42 s`, `3 min 5 s`, `7 h 10 min`."""
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"

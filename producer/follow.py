@@ -8,12 +8,13 @@ from functools import partial
 
 import redis
 
+from common.pace import Pace
 from common.retry import backoff_seconds
 from common.worker.presence import list_workers
 from hiddenfeed.errors import TransientError
 from hiddenfeed.run import RunDocument
 from producer.console import Console
-from producer.pace import Pace, standing_line
+from producer.pace import standing_line
 from producer.submission import Standing, Submission
 
 #: Between two looks: enough for a person, and nothing for Redis.
@@ -48,10 +49,9 @@ def follow(
             failures = 0
         if standing.stored or standing.stuck or standing.state == "cancelled":
             return standing
-        plan, rate = document.plan, pace.look(time.monotonic(), standing.progress.tokens)
+        plan = document.plan
+        pace.look(time.monotonic(), standing.progress)
         console.progress(
-            partial(
-                standing_line, standing, tokens=plan.tokens, batches=plan.batches, rate=rate, workers=workers
-            )
+            partial(standing_line, standing, pace, tokens=plan.tokens, batches=plan.batches, workers=workers)
         )
         wait(POLL_SECONDS)

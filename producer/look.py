@@ -17,9 +17,9 @@ from hiddenfeed.inventory import load_document, take_inventory
 from hiddenfeed.layout import check_run_id
 from hiddenfeed.options import StoreOptions
 from hiddenfeed.proof import load_proof
-from hiddenfeed.report import size_text
 from hiddenfeed.run_list import list_runs
 from hiddenfeed.store import Store, open_store
+from hiddenfeed.words import count_text, size_text
 from producer.bootstrap import open_console, open_surroundings
 from producer.report import proof_lines
 from producer.submission import failures, retry_failed
@@ -144,8 +144,9 @@ def _queue_lines(client: redis.Redis, run_id: str) -> list[str]:
         f"{counts.failed:,} failed"
     ]
     for worker in progress.workers:
-        rate = worker.tokens / worker.total_seconds if worker.total_seconds else 0.0
+        rate = worker.tokens_per_second
         lines.append(
-            f"worker     {worker.worker} on {worker.device}: {worker.batches:,} batches, {rate:,.0f} tokens/s"
+            f"worker     {worker.worker} on {worker.device}: {count_text(worker.batches, 'batch', 'batches')}, "
+            f"{'-' if rate is None else f'{rate:,.0f}'} tokens/s"
         )
     return lines + [f"failed     {reason}" for reason in failures(client, run_id)]

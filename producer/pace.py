@@ -1,38 +1,13 @@
-"""How fast a run goes and how long it will take, in one line: pure functions of counters and a clock."""
+"""Where a run stands, in one line: a pure function of counters and pace."""
 
 from __future__ import annotations
 
-from collections import deque
-
-from hiddenfeed.report import size_text
-from producer.console import duration
+from common.pace import Pace
+from hiddenfeed.words import count_text, duration_text, size_text
 from producer.submission import Standing
 
-#: The rate is that of the last minute, so that it follows what happens.
-WINDOW_SECONDS = 60.0
 
-
-class Pace:
-    """Tokens per second of late, from looks at a counter."""
-
-    def __init__(self) -> None:
-        self._looks: deque[tuple[float, int]] = deque()
-
-    def look(self, now: float, tokens: int) -> float | None:
-        """Tokens per second over the last minute; None until something has moved."""
-        if self._looks and tokens < self._looks[-1][1]:
-            # The counter began anew.
-            self._looks.clear()
-        self._looks.append((now, tokens))
-        while len(self._looks) > 2 and self._looks[1][0] <= now - WINDOW_SECONDS:
-            self._looks.popleft()
-        then, before = self._looks[0]
-        return (tokens - before) / (now - then) if tokens > before and now > then else None
-
-
-def standing_line(
-    standing: Standing, *, tokens: int, batches: int, rate: float | None, workers: int | None
-) -> str:
+def standing_line(standing: Standing, pace: Pace, *, tokens: int, batches: int, workers: int | None) -> str:
     """`34%, 12 of 40 batches, 1.2 GiB, 1,020 tokens/s, about 35 s left, 8 queued, 3 running`
 
     `tokens` and `batches` are the run's; `workers` is how many GPU workers are alive, None if that is not known.
@@ -40,11 +15,14 @@ def standing_line(
     progress, counts = standing.progress, standing.counts
     parts = [
         f"{min(1.0, progress.tokens / max(1, tokens)):.0%}",
-        f"{progress.batches} of {batches} batches",
+        f"{progress.batches:,} of {count_text(batches, 'batch', 'batches')}",
         size_text(progress.bytes),
     ]
-    if rate:
-        parts += [f"{rate:,.0f} tokens/s", f"about {duration((tokens - progress.tokens) / rate)} left"]
+    rate, left = pace.rate, pace.remaining_seconds(tokens)
+    if rate is not None:
+        parts.append(f"{rate:,.0f} tokens/s")
+    if left is not None:
+        parts.append(f"about {duration_text(left)} left")
     queued = counts.queued + standing.pending
     parts += [
         f"{number:,} {word}" for number, word in ((queued, "queued"), (counts.started, "running")) if number

@@ -16,7 +16,8 @@ from pathlib import Path
 from hiddenfeed.errors import ConfigError
 from hiddenfeed.options import MIB
 from hiddenfeed.run import PlanSummary
-from producer.console import Console, duration
+from hiddenfeed.words import duration_text
+from producer.console import Console
 from producer.plan import Plan, make_plan
 from producer.recipe import Recipe
 from producer.rows import Shape
@@ -100,7 +101,7 @@ def _tokenise(recipe: Recipe, spill: Spill, skipped: SkippedFile, console: Conso
 
 
 def _progress(tally: Tally, done: float, seconds: float) -> str:
-    left = f", about {duration(seconds / done - seconds)} left" if done > 0 and seconds > 1 else ""
+    left = f", about {duration_text(seconds / done - seconds)} left" if done > 0 and seconds > 1 else ""
     return (
         f"preparing: {done:.0%}, {tally.rows:,} rows, {tally.tokens:,} tokens, "
         f"{tally.rows / max(seconds, 1e-3):,.0f} rows/s{left}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hiddenfeed.batch_layout import HEADER_STEP_BYTES
 from hiddenfeed.proof import Proof
-from hiddenfeed.report import size_text
+from hiddenfeed.words import size_text
 from producer.prepare import Prepared
 from producer.recipe import Recipe
 from producer.tally import Tally

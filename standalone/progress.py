@@ -1,36 +1,19 @@
-"""Where a run stands, in one line: pure functions of counters and a clock."""
+"""Where a run stands, in one line: pure functions of counters, pace and log lines."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
+from common.pace import Pace
 from common.queues import QueueCounts
 from common.run_state import Progress, RunRecord
 from hiddenfeed.layout import check_run_id
+from hiddenfeed.words import count_text, duration_text
 
 _BAR_WIDTH = 20
-#: The rate shown is that of the last seconds, so that it follows what happens.
-_WINDOW_SECONDS = 20.0
-
-
-@dataclass
-class Meter:
-    """Tokens stored over time."""
-
-    _seen: deque[tuple[float, int]] = field(default_factory=deque)
-
-    def rate(self, now: float, tokens: int) -> float | None:
-        """Tokens per second of late; None until something has moved. Call it with every look."""
-        self._seen.append((now, tokens))
-        while len(self._seen) > 2 and self._seen[1][0] <= now - _WINDOW_SECONDS:
-            self._seen.popleft()
-        (then, before) = self._seen[0]
-        return (tokens - before) / (now - then) if tokens > before and now > then else None
 
 
 def progress_line(
@@ -38,7 +21,7 @@ def progress_line(
     progress: Progress,
     extract: QueueCounts,
     upload: QueueCounts,
-    rate: float | None,
+    pace: Pace,
     trouble: str = "",
 ) -> str:
     """`[#####...............] 25%  10/40 batches  1,020 tokens/s  3 files on their way  about 35 s left`"""
@@ -46,18 +29,21 @@ def progress_line(
     filled = int(done * _BAR_WIDTH)
     parts = [
         f"[{'#' * filled}{'.' * (_BAR_WIDTH - filled)}] {min(99, int(done * 100)) if done < 1 else 100:3d}%",
-        f"{progress.batches}/{record.batches} batches",
+        f"{progress.batches}/{count_text(record.batches, 'batch', 'batches')}",
     ]
-    if rate:
+    rate, left = pace.rate, pace.remaining_seconds(record.tokens)
+    if rate is not None:
         parts.append(f"{rate:,.0f} tokens/s")
     if upload.unfinished:
-        parts.append(f"{upload.unfinished} {'file' if upload.unfinished == 1 else 'files'} on their way")
+        parts.append(
+            f"{count_text(upload.unfinished, 'file')} on {'its' if upload.unfinished == 1 else 'their'} way"
+        )
     if extract.failed or upload.failed:
         parts.append(f"{extract.failed + upload.failed} failed")
     if progress.batches >= record.batches:
         parts.append("proving")
-    elif rate:
-        parts.append(f"about {short_duration((record.tokens - progress.tokens) / rate)} left")
+    elif left is not None:
+        parts.append(f"about {duration_text(left)} left")
     elif not (progress.batches or extract.started or extract.failed):
         parts.append("loading the model")
     if trouble:
@@ -84,15 +70,3 @@ def _entries(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
             yield msgspec.json.decode(line, type=dict[str, Any])
         except msgspec.MsgspecError:
             continue
-
-
-def short_duration(seconds: float) -> str:
-    """`42 s`, `3 min 05 s`, `7 h 10 min`."""
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    return (
-        f"{whole // 60} min {whole % 60:02d} s"
-        if whole < 3600
-        else f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-    )

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from common.run_state import Progress
 from hiddenfeed.proof import Proof
-from hiddenfeed.report import size_text
-from standalone.progress import short_duration
+from hiddenfeed.words import count_text, duration_text, size_rate_text, size_text
 
 _WIDTH = 10
 
@@ -27,26 +26,28 @@ def proof_lines(proof: Proof) -> list[str]:
         ),
         *skipped,
         row(
-            "files", f"{proof.batches:,} batch files, {proof.tokens:,} tokens, {size_text(proof.size_bytes)}"
+            "files",
+            f"{count_text(proof.batches, 'batch file')}, {count_text(proof.tokens, 'token')}, {size_text(proof.size_bytes)}",
         ),
         row("proof", f"{proof.run_id}/complete.json, computed from the store alone"),
     ]
 
 
 def rate_lines(progress: Progress) -> list[str]:
-    """What each GPU worker and uploader did, and how fast."""
+    """What each GPU worker and uploader did, and how fast: over the clock, as the monitor says, and at work."""
     lines = []
     for worker in progress.workers:
         padding = f", {1 - worker.tokens / worker.padded_tokens:.1%} padding" if worker.padded_tokens else ""
-        busy = _per_second(worker.tokens, worker.forward_seconds)
+        busy = worker.tokens / worker.forward_seconds if worker.forward_seconds > 0 else None
         lines.append(
-            f"{worker.worker}: {worker.batches:,} batches, {worker.tokens:,} tokens, {busy} tokens/s in the model"
-            f"{padding} ({worker.device})"
+            f"{worker.worker}: {count_text(worker.batches, 'batch', 'batches')}, {count_text(worker.tokens, 'token')}, "
+            f"{_per_second(worker.tokens_per_second)} tokens/s ({_per_second(busy)} in the model){padding} "
+            f"({worker.device})"
         )
     for uploader in progress.uploaders:
-        rate = _per_second(uploader.bytes / 1e6, uploader.upload_seconds)
         lines.append(
-            f"{uploader.uploader}: {uploader.files:,} files, {size_text(uploader.bytes)}, {rate} MB/s per file"
+            f"{uploader.uploader}: {count_text(uploader.files, 'file')}, {size_text(uploader.bytes)}, "
+            f"{size_rate_text(uploader.bytes_per_second)} ({size_rate_text(uploader.transfer_bytes_per_second)} each file)"
         )
     return [row("rates" if number == 0 else "", line) for number, line in enumerate(lines)]
 
@@ -54,7 +55,7 @@ def rate_lines(progress: Progress) -> list[str]:
 def time_line(parts: Mapping[str, float]) -> str:
     """Seconds per part and in all."""
     shown = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in parts.items())
-    return row("time", f"{short_duration(sum(parts.values()))}: {shown}")
+    return row("time", f"{duration_text(sum(parts.values()))}: {shown}")
 
 
 def place_lines(url: str, home: Path | None) -> list[str]:
@@ -91,5 +92,5 @@ def row(name: str, text: str) -> str:
     return f"  {name:{_WIDTH}} {text}"
 
 
-def _per_second(amount: float, seconds: float) -> str:
-    return f"{amount / seconds:,.0f}" if seconds > 0 else "-"
+def _per_second(rate: float | None) -> str:
+    return "-" if rate is None else f"{rate:,.0f}"

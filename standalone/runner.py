@@ -9,6 +9,7 @@ from pathlib import Path
 
 import redis
 
+from common.pace import Pace
 from common.queues import QueueCounts, extract_queue_name, queue_counts, upload_queue_name
 from common.redis_client import make_client
 from common.run_state import Progress, RunRecord, get_run, read_progress
@@ -17,11 +18,12 @@ from common.settings.resolve import Resolved
 from hiddenfeed.errors import ConfigError, DataError, HiddenfeedError, PermanentError, TransientError
 from hiddenfeed.inventory import completion_gaps, load_document
 from hiddenfeed.store import Store
+from hiddenfeed.words import duration_text
 from standalone import roles
 from standalone.display import Display
 from standalone.finish import Ending, finish_run
 from standalone.home import Home
-from standalone.progress import Meter, announced_run, progress_line, short_duration, warnings
+from standalone.progress import announced_run, progress_line, warnings
 from standalone.report import shown_path, shown_python
 from standalone.restart import GiveUp
 from standalone.signals import StopRequest
@@ -56,7 +58,7 @@ class Runner:
         self._store: Store | None = None
         self._stop = StopRequest()
         self._supervisor = Supervisor(home)
-        self._meter = Meter()
+        self._pace = Pace()
 
     def run(self) -> int:
         """Bring the run to its end; returns the exit code.
@@ -128,7 +130,7 @@ class Runner:
         if self.run_id is None:
             self.run_id = announced_run(self._supervisor.output(_PRODUCER))
         if self.run_id is None:
-            elapsed = short_duration(self.timeline.elapsed_seconds)
+            elapsed = duration_text(self.timeline.elapsed_seconds)
             self.display.status(
                 "  ".join(filter(None, [f"preparing the run ({elapsed})", self._supervisor.trouble]))
             )
@@ -146,9 +148,9 @@ class Runner:
         self.progress = progress
         if self.worked and self.record is not None:
             self._mark(self.record, progress, extract)
-            rate = self._meter.rate(time.monotonic(), progress.tokens)
+            self._pace.look(time.monotonic(), progress)
             trouble = self._supervisor.trouble
-            self.display.status(progress_line(self.record, progress, extract, upload, rate, trouble))
+            self.display.status(progress_line(self.record, progress, extract, upload, self._pace, trouble))
 
     def _has_work(self) -> bool:
         """Whether the store lacks a batch of the run: if not, no model is loaded for it."""

@@ -37,6 +37,7 @@ from monitor.snapshot import take_snapshot
 from monitor.views import Snapshot
 from standalone.process import wait_until
 from standalone.redis_server import RedisServer
+from tests.conftest import S3Access
 
 RUN = "seen-0123456789ab"
 
@@ -133,6 +134,7 @@ def test_snapshot_of_a_run_in_redis_and_store(seen_run: redis.Redis, tmp_path: P
     before = {key: seen_run.dump(key) for key in seen_run.scan_iter()}
     settings = SpoolSettings(spool_dir=str(tmp_path / "spool"))
     store = open_store(str(tmp_path / "store"))
+    store.check(create=True)
     snapshot = take_snapshot(read_facts(seen_run, settings, 45.0, store), time())
     (run,) = snapshot.runs
     assert (run.state, run.batches, run.tokens, run.size_bytes) == ("running", 2, 2000, 10_000_000)
@@ -176,6 +178,33 @@ def test_redis_away_is_one_sentence() -> None:
     assert "Redis at 127.0.0.1:1 is not there" in text
     assert "Traceback" not in text
     assert "secret" not in text
+
+
+@pytest.mark.parametrize("kind", ["bucket", "secret", "server"])
+def test_a_store_that_cannot_be_read_is_said_and_ends_a_look_with_an_error(
+    kind: str, seen_run: redis.Redis, redis_url: str, s3: S3Access
+) -> None:
+    endpoint = "http://127.0.0.1:1" if kind == "server" else s3.endpoint
+    url = "s3://no-such-bucket/runs" if kind == "bucket" else s3.url
+    environ = os.environ | {
+        "AWS_ACCESS_KEY_ID": s3.access_key,
+        "AWS_SECRET_ACCESS_KEY": "wrong" if kind == "secret" else s3.secret_key,
+    }
+    flags = ["--once", "--store", url, "--s3-endpoint", endpoint, "--redis-url", redis_url]
+    done = subprocess.run(
+        [sys.executable, "-m", "monitor", *flags], env=environ, capture_output=True, text=True, check=False
+    )
+    sentence, code = {
+        "bucket": ("bucket 'no-such-bucket' does not exist", 2),
+        "secret": ("refuses the credentials", 2),
+        "server": ("S3 at http://127.0.0.1:1 is not reachable", 75),
+    }[kind]
+    assert (done.returncode, done.stderr.count("\n")) == (code, 1), done.stderr
+    assert re.match(rf"error: .*{sentence}", done.stderr)
+    # What is known is shown all the same.
+    assert re.search(rf"^! .*{sentence}", done.stdout, re.MULTILINE)
+    assert "Proofs are unknown" in done.stdout
+    assert "2 of 4 batches" in done.stdout
 
 
 def test_watch_goes_on_until_it_is_told_to_end(seen_run: redis.Redis, redis_url: str) -> None:

@@ -17,9 +17,9 @@ from hiddenfeed.errors import ConfigError
 from hiddenfeed.layout import run_document_key
 from hiddenfeed.options import StoreOptions
 from hiddenfeed.proof import finish
-from hiddenfeed.report import size_text
 from hiddenfeed.store.directory import DirectoryStore
 from hiddenfeed.store_flags import add_store_flags, store_options
+from hiddenfeed.words import size_text
 from tests.synthetic_run import SyntheticRun, synthetic_run
 
 Captured = pytest.CaptureFixture[str]

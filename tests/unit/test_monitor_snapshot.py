@@ -204,6 +204,31 @@ def test_nothing_at_all_is_shown_plainly() -> None:
     assert "No runs yet" in render_page(snapshot, 1)
 
 
+def test_what_could_not_be_seen_is_marked_everywhere() -> None:
+    run = _run(_progress(10), state="complete")
+    away = _look(run, store="s3://b/p", store_error="bucket 'b' does not exist at e", exit_code=2)
+    assert (away.problems, away.exit_code) == (("bucket 'b' does not exist at e",), 2)
+    for shown in (render(away), render_page(away, 1)):
+        assert "Proofs are unknown: the store could not be read." in shown
+        assert "complete, whether it is proved is unknown" in shown.replace("</span>", "")
+    blind = _look(redis_error="Redis at h:1 is not there", exit_code=75)
+    for shown in (render(blind), render_page(blind, 1)):
+        assert "Runs, queues and processes are unknown: Redis could not be read." in shown
+
+
+def test_a_run_that_redis_calls_complete_needs_its_proof() -> None:
+    lacking = msgspec.structs.replace(_run(_progress(10), state="complete"), proved=False)
+    (problem,) = _look(lacking, store="s3://b/p").problems
+    assert problem == (
+        f"Redis says that {RUN} is complete, and s3://b/p holds no proof of it: is --store the right one?"
+    )
+    proved = _look(msgspec.structs.replace(lacking, proved=True), store="s3://b/p")
+    assert not proved.problems
+    assert f"{RUN}  complete, proved  [" in render(proved)
+    # Without a store nobody asked, so nothing is said of it.
+    assert f"{RUN}  complete  [" in render(_look(_run(_progress(10), state="complete")))
+
+
 def test_texts_from_redis_command_neither_browser_nor_terminal() -> None:
     failed = QueueFacts(
         name=f"upload-{EVIL}", counts=QueueCounts(failed=1), failed=(FailedJob(EVIL, EVIL, EVIL),)
@@ -234,12 +259,8 @@ def test_snapshot_is_json_and_back() -> None:
 @pytest.mark.parametrize(
     ("shown", "expected"),
     [
-        (words.size(0), "0 B"),
-        (words.size(999), "999 B"),
-        (words.size(1_500_000), "1.5 MB"),
-        (words.duration(None), "-"),
-        (words.duration(59.6), "1 min 00 s"),
-        (words.duration(7500), "2 h 05 min"),
+        (words.ago(None), "never"),
+        (words.ago(7500), "2 h 05 min ago"),
         (words.rate(1020.4, "tokens"), "1,020 tokens/s"),
         (words.rate(1.25, "samples"), "1.2 samples/s"),
         (words.share(0.999), "99%"),

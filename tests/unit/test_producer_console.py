@@ -6,10 +6,11 @@ import io
 
 import pytest
 
+from common.pace import Pace
 from common.queues import QueueCounts
 from common.run_state import Progress
-from producer.console import LIVE_SECONDS, PLAIN_SECONDS, Console, duration
-from producer.pace import WINDOW_SECONDS, Pace, standing_line
+from producer.console import LIVE_SECONDS, PLAIN_SECONDS, Console
+from producer.pace import standing_line
 from producer.submission import Standing
 
 
@@ -84,27 +85,6 @@ def test_elsewhere_progress_is_a_log_line_now_and_then(caplog: pytest.LogCapture
     assert stream.getvalue() == ""
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(-1, "0 s"), (59.4, "59 s"), (60, "1 min 0 s"), (3599, "59 min 59 s"), (7300, "2 h 1 min")],
-)
-def test_durations(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
-
-
-def test_the_pace_is_that_of_the_last_minute() -> None:
-    pace = Pace()
-    assert pace.look(0, 100) is None
-    assert pace.look(10, 100) is None
-    assert pace.look(20, 2100) == 100
-    for second in range(30, 200, 10):
-        rate = pace.look(second, 2100 + (second - 20) * 50)
-    assert rate == pytest.approx(50)
-    assert WINDOW_SECONDS == 60
-    # Counters of a Redis that was wiped begin anew.
-    assert pace.look(200, 0) is None
-
-
 def standing(**changes: object) -> Standing:
     facts = {
         "state": "active",
@@ -115,12 +95,22 @@ def standing(**changes: object) -> Standing:
     return Standing(**{**facts, **changes})  # type: ignore[arg-type]
 
 
+def pace(arrivals: int) -> Pace:
+    """Of 660 tokens a second, 6,600 in each batch."""
+    made = Pace()
+    for batch in range(arrivals + 1):
+        made.look(10.0 * batch, Progress(run_id="r", batches=batch, tokens=batch * 6600, last_at=batch))
+    return made
+
+
 def test_what_a_person_reads() -> None:
-    line = standing_line(standing(), tokens=10_000, batches=40, rate=660.0, workers=2)
-    assert line == "34%, 12 of 40 batches, 3.0 MiB, 660 tokens/s, about 10 s left, 28 queued, 3 running"
-    bare = standing_line(standing(), tokens=10_000, batches=40, rate=None, workers=0)
+    line = standing_line(standing(), pace(4), tokens=33_000, batches=40, workers=2)
+    assert line == "10%, 12 of 40 batches, 3.0 MiB, 660 tokens/s, about 10 s left, 28 queued, 3 running"
+    early = standing_line(standing(), pace(2), tokens=33_000, batches=40, workers=2)
+    assert early == "10%, 12 of 40 batches, 3.0 MiB, 660 tokens/s, 28 queued, 3 running"
+    bare = standing_line(standing(), Pace(), tokens=10_000, batches=40, workers=0)
     assert bare == "34%, 12 of 40 batches, 3.0 MiB, 28 queued, 3 running, no GPU worker is there"
     paused = standing(state="paused", counts=QueueCounts(queued=1, scheduled=2, failed=3))
-    assert standing_line(paused, tokens=1, batches=40, rate=None, workers=0).endswith(
+    assert standing_line(paused, Pace(), tokens=1, batches=40, workers=0).endswith(
         "21 queued, 2 to be tried again, 3 failed, paused"
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from common.pace import Pace
 from common.queues import QueueCounts
 from common.run_state import Progress, RunRecord, UploaderProgress, WorkerProgress
 from common.settings.catalogue import (
@@ -24,7 +25,7 @@ from hiddenfeed.options import StoreOptions
 from standalone import report, restart
 from standalone.display import Display
 from standalone.home import Home
-from standalone.progress import Meter, announced_run, progress_line, warnings
+from standalone.progress import announced_run, progress_line, warnings
 from standalone.restart import Ended, GiveUp, Restart
 from standalone.roles import role_environment, settings_environment, worker_roles
 from standalone.runner import check_input
@@ -147,43 +148,51 @@ def test_an_endpoint_without_a_bucket_is_refused(tmp_path: Path) -> None:
         chosen_places(Home(tmp_path), resolve(GROUPS, {"s3_endpoint": "http://e"}, {}))
 
 
-RECORD = RunRecord(run_id="r", model="m", samples=40, tokens=4000, batches=4, submitted_at=0)
+def _pace(arrivals: int) -> Pace:
+    """Of 100 tokens a second."""
+    pace = Pace()
+    for batch in range(arrivals + 1):
+        pace.look(10.0 * batch, Progress(run_id="r", batches=batch, tokens=1000 * batch, last_at=batch))
+    return pace
 
 
 @pytest.mark.parametrize(
-    ("batches", "extract", "upload", "rate", "expected"),
+    ("batches", "total", "extract", "upload", "arrivals", "expected"),
     [
         (
             0,
+            4,
             QueueCounts(queued=4),
             QueueCounts(),
-            None,
+            0,
             "[....................]   0%  0/4 batches  loading the model",
         ),
         (
-            1,
+            2,
+            4,
             QueueCounts(queued=2, started=1),
             QueueCounts(queued=1, started=1),
-            100.0,
-            "[#####...............]  25%  1/4 batches  100 tokens/s  2 files on their way  about 30 s left",
+            2,
+            "[##########..........]  50%  2/4 batches  100 tokens/s  2 files on their way",
         ),
-        (3, QueueCounts(failed=1), QueueCounts(), None, "[###############.....]  75%  3/4 batches  1 failed"),
-        (4, QueueCounts(), QueueCounts(), 0.0, "[####################] 100%  4/4 batches  proving"),
+        (
+            4,
+            8,
+            QueueCounts(queued=3, started=1),
+            QueueCounts(started=1),
+            4,
+            "[##########..........]  50%  4/8 batches  100 tokens/s  1 file on its way  about 40 s left",
+        ),
+        (3, 4, QueueCounts(failed=1), QueueCounts(), 0, "[###############.....]  75%  3/4 batches  1 failed"),
+        (1, 1, QueueCounts(), QueueCounts(), 0, "[####################] 100%  1/1 batch  proving"),
     ],
 )
 def test_progress_in_one_line(
-    batches: int, extract: QueueCounts, upload: QueueCounts, rate: float | None, expected: str
+    batches: int, total: int, extract: QueueCounts, upload: QueueCounts, arrivals: int, expected: str
 ) -> None:
+    record = RunRecord(run_id="r", model="m", samples=40, tokens=1000 * total, batches=total, submitted_at=0)
     progress = Progress(run_id="r", batches=batches, tokens=1000 * batches)
-    assert progress_line(RECORD, progress, extract, upload, rate) == expected
-
-
-def test_meter_shows_the_rate_of_late() -> None:
-    meter = Meter()
-    assert meter.rate(0.0, 0) is None
-    assert meter.rate(10.0, 1000) == 100
-    assert meter.rate(20.0, 1000) == 50
-    assert meter.rate(50.0, 4000) == pytest.approx(3000 / 30)
+    assert progress_line(record, progress, extract, upload, _pace(arrivals)) == expected
 
 
 def test_the_run_is_known_once_the_producer_names_it() -> None:
@@ -198,18 +207,27 @@ def test_warnings_of_a_role() -> None:
     assert warnings(lines) == ["a"]
 
 
-def test_rates_per_worker_and_uploader() -> None:
+def test_rates_per_worker_and_uploader_are_the_monitors() -> None:
     worker = WorkerProgress(
-        worker="w", device="cpu", batches=2, tokens=900, padded_tokens=1000, forward_seconds=3.0
+        worker="w",
+        device="cpu",
+        batches=2,
+        tokens=900,
+        padded_tokens=1000,
+        forward_seconds=3.0,
+        first_at=10.0,
+        last_at=20.0,
     )
-    uploader = UploaderProgress(uploader="u", files=2, bytes=4_000_000, upload_seconds=2.0)
+    uploader = UploaderProgress(
+        uploader="u", files=2, bytes=8 * 2**20, upload_seconds=2.0, first_at=10.0, last_at=20.0
+    )
     lines = report.rate_lines(Progress(run_id="r", workers=(worker,), uploaders=(uploader,)))
     assert [line.strip() for line in lines] == [
-        "rates      w: 2 batches, 900 tokens, 300 tokens/s in the model, 10.0% padding (cpu)",
-        "u: 2 files, 3.8 MiB, 2 MB/s per file",
+        "rates      w: 2 batches, 900 tokens, 45 tokens/s (300 in the model), 10.0% padding (cpu)",
+        "u: 2 files, 8.0 MiB, 409.6 KiB/s (4.0 MiB/s each file)",
     ]
-    nothing = Progress(run_id="r", workers=(WorkerProgress(worker="w"),))
-    assert "- tokens/s" in report.rate_lines(nothing)[0]
+    nothing = Progress(run_id="r", workers=(WorkerProgress(worker="w", batches=1),))
+    assert "w: 1 batch, 0 tokens, - tokens/s (- in the model)" in report.rate_lines(nothing)[0]
 
 
 def test_without_a_terminal_the_state_is_said_now_and_then() -> None:

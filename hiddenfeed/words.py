@@ -1,0 +1,37 @@
+"""Numbers as people read them, the same everywhere: binary sizes, durations, rates, one and many."""
+
+from __future__ import annotations
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def size_text(size_bytes: float) -> str:
+    """`1.5 GiB`; whole bytes below 1 KiB."""
+    size = float(size_bytes)
+    for unit in _UNITS:
+        if size < 1024 or unit == _UNITS[-1]:
+            break
+        size /= 1024
+    return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def size_rate_text(bytes_per_second: float | None) -> str:
+    """`12.3 MiB/s`; `-` for None."""
+    return "-" if bytes_per_second is None else f"{size_text(bytes_per_second)}/s"
+
+
+def duration_text(seconds: float | None) -> str:
+    """`42 s`, `3 min 05 s` or `7 h 10 min`; `-` for None."""
+    if seconds is None:
+        return "-"
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def count_text(number: int, one: str, many: str | None = None) -> str:
+    """`1 file`, `2,000 files`; `many` is `one` with an s when not given."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
