@@ -20,8 +20,17 @@ class Command:
     """One command line with settings of some groups, `--help` made from them, and `--show-config`."""
 
     def __init__(
-        self, prog: str, summary: str, groups: Sequence[type[msgspec.Struct]], body: Body, epilog: str = ""
+        self,
+        prog: str,
+        summary: str,
+        groups: Sequence[type[msgspec.Struct]],
+        body: Body,
+        epilog: str = "",
+        *,
+        complete: Callable[[argparse.Namespace], bool] = lambda parsed: True,
     ) -> None:
+        """`complete` says of the parsed arguments whether the required settings must be given."""
+        self._complete = complete
         self.prog, self.summary, self.groups, self.body = prog, summary, tuple(groups), body
         self.parser = argparse.ArgumentParser(
             prog=prog,
@@ -41,7 +50,8 @@ class Command:
         """Run with the process's environment; returns the exit code, errors printed as one line."""
         parsed = self.parser.parse_args(arguments)
         try:
-            settings = resolve(self.groups, parsed, os.environ, complete=not parsed.show_config)
+            complete = not parsed.show_config and self._complete(parsed)
+            settings = resolve(self.groups, parsed, os.environ, complete=complete)
             if parsed.show_config:
                 for name, value, source in settings.table():
                     print(f"{name:32} {value:32} {source}")

@@ -36,9 +36,15 @@ As `run`, but queues all batches at once, prints the run's id and returns. `wait
 the end, which is when the proof is written.
 {_DATA_HELP}"""
 _PLAN_HELP = f"""\
-Tokenises and plans as `run` does, and stores nothing: what becomes of the rows, how many files of what
-size, how much padding. Needs neither Redis nor a store.
-{_DATA_HELP}"""
+Reads and tokenises as `run` does, and stores nothing: what becomes of the rows, how much padding, how many
+files and bytes, how many hours, how much bandwidth and spool. Needs neither Redis nor a store. Before
+there is data, two numbers do: how many samples, how long they are, or how many bytes it may be.
+{_DATA_HELP}\
+examples:
+  python -m producer plan --dry-run --model Qwen/Qwen3-8B --data chats.jsonl --gpus 8 --tokens-per-second 20000
+  python -m producer plan --dry-run --samples 913786 --total-bytes 950GB
+  python -m producer plan --dry-run --samples 913786 --mean-tokens 500 --taps dflash --hidden-size 5120
+"""
 _RUN_ID_HELP = "id of the run"
 
 
@@ -55,9 +61,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def commands() -> list[Command]:
     """All commands, in the order of their use."""
-    from producer import fleet, look, make
+    from producer import dry_run, fleet, look, make
     from producer.bootstrap import LOOK_GROUPS, MAKE_GROUPS, PLAN_GROUPS, RUN_GROUPS, STATE_GROUPS
 
+    plan = Command(
+        f"{PROG} plan",
+        "What a run would be: files, bytes, hours, bandwidth; stores nothing.",
+        PLAN_GROUPS,
+        dry_run.plan,
+        _PLAN_HELP,
+        complete=dry_run.needs_data,
+    )
+    dry_run.add_numbers(plan.parser)
     priority = _on_run("priority", "Let a run go before others, or after.", STATE_GROUPS, fleet.priority)
     priority.parser.add_argument(
         "priority", metavar="N", help="a whole number; runs start with 0, higher goes first"
@@ -87,13 +102,7 @@ def commands() -> list[Command]:
             make.submit,
             _SUBMIT_HELP,
         ),
-        Command(
-            f"{PROG} plan",
-            "Prepare without storing anything, and print the plan in numbers.",
-            PLAN_GROUPS,
-            make.plan,
-            _PLAN_HELP,
-        ),
+        plan,
         _on_run(
             "wait",
             "Queue what a run in the store lacks, and wait until it is complete.",

@@ -10,6 +10,7 @@ from common.logs import setup_logging
 from common.redis_client import connect
 from common.settings.catalogue import (
     DataSettings,
+    ForecastSettings,
     LogSettings,
     PlanSettings,
     QueueSettings,
@@ -33,7 +34,7 @@ RUN_GROUPS = (RedisSettings, StoreSettings, StoreOptions, SubmitSettings, QueueS
 #: Settings of the commands that make a run.
 MAKE_GROUPS = (DataSettings, PlanSettings, *RUN_GROUPS)
 #: Settings of the command that only plans.
-PLAN_GROUPS = (DataSettings, PlanSettings, LogSettings)
+PLAN_GROUPS = (DataSettings, PlanSettings, ForecastSettings, LogSettings)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`run`, `submit`, `wait` and `plan`: from data to a run in the store, and on to its end."""
+"""`run`, `submit` and `wait`: from data to a run in the store, and on to its end."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hiddenfeed.errors import ConfigError
 from hiddenfeed.inventory import load_document
 from hiddenfeed.run import RunDocument
 from producer.attend import attend, waited_out
-from producer.bootstrap import Surroundings, open_console, open_surroundings
+from producer.bootstrap import Surroundings, open_surroundings
 from producer.identity import identify, refuse_differences, run_id_of
 from producer.prepare import prepare
 from producer.publish import find_run, publish
 from producer.recipe import make_recipe
-from producer.report import plan_lines, tally_lines
+from producer.report import tally_lines
 from producer.workplace import workplace
 
 
@@ -33,25 +33,13 @@ def submit(settings: Resolved, arguments: argparse.Namespace) -> int:
 
 def wait(settings: Resolved, arguments: argparse.Namespace) -> int:
     """Take up a run from the store alone: queue what is missing and wait for the end."""
-    _end_like_interrupt()
+    end_like_interrupt()
     around = open_surroundings(settings, create=False)
     return attend(settings, around, load_document(around.store, arguments.target), detach=False)
 
 
-def plan(settings: Resolved, arguments: argparse.Namespace) -> int:
-    """Prepare into a temporary folder and print the numbers; needs neither Redis nor a store."""
-    _end_like_interrupt()
-    console = open_console(settings)
-    recipe = make_recipe(settings.group(DataSettings), settings.group(PlanSettings), console.say)
-    with workplace() as folder:
-        prepared = prepare(recipe, folder, console)
-    for line in (*tally_lines(prepared.tally), *plan_lines(recipe, prepared)):
-        console.result(line)
-    return 0
-
-
 def _make(settings: Resolved, *, detach: bool) -> int:
-    _end_like_interrupt()
+    end_like_interrupt()
     around = open_surroundings(settings, create=True)
     return attend(settings, around, _find_or_prepare(settings, around), detach=detach)
 
@@ -81,7 +69,7 @@ def _find_or_prepare(settings: Resolved, around: Surroundings) -> RunDocument:
     return document
 
 
-def _end_like_interrupt() -> None:
+def end_like_interrupt() -> None:
     """SIGTERM ends a command the way Ctrl-C does: temporary files are removed, and what to do next is said."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -19,16 +19,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hiddenfeed.dtypes import item_bytes
-
 Integers = npt.NDArray[np.int64]
 
 #: Fewer files than this leave workers idle at the end and cost much when one is lost, so a small run
 #: gets smaller files than asked for, as long as it has the micro-batches.
 MIN_BATCHES = 16
-
-#: Bytes per token of a batch file that are not states: int32 id and uint8 mask.
-_SIDE_BYTES = 5
 
 
 @dataclass(frozen=True)
@@ -108,11 +103,6 @@ class Plan:
         return Batch(samples, np.repeat(np.arange(len(sizes)), sizes), int(lengths.sum()), int(lengths.max()))
 
 
-def bytes_per_token(taps: int, hidden_size: int, dtype: str, final_state: bool) -> int:
-    """Bytes that one token takes in a batch file."""
-    return (taps + final_state) * hidden_size * item_bytes(dtype) + _SIDE_BYTES
-
-
 def make_plan(lengths: Integers, limits: PlanLimits) -> Plan:
     """The plan of N >= 1 samples, `lengths` int64[N] in tokens, each >= 1."""
     # Stable, so that samples of equal length stay in the order of the input.
@@ -133,6 +123,11 @@ def make_plan(lengths: Integers, limits: PlanLimits) -> Plan:
         batch_starts=_starts_of(np.array([len(hand) for hand in hands], dtype=np.int64)),
         lengths=lengths,
     )
+
+
+def batch_tokens(target_file_bytes: int, per_token: int) -> int:
+    """Tokens of a file of about `target_file_bytes`."""
+    return max(1, target_file_bytes // per_token)
 
 
 def batch_count(tokens: int, micro_batches: int, batch_tokens: int) -> int:

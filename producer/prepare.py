@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Iterator
+from array import array
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from hiddenfeed.errors import ConfigError
 from hiddenfeed.options import MIB
@@ -21,6 +24,7 @@ from producer.console import Console
 from producer.plan import Plan, make_plan
 from producer.recipe import Recipe
 from producer.rows import Shape
+from producer.samples import Sample
 from producer.sources import RowReader, SkippedRow, SourceRow
 from producer.spill import Spill
 from producer.tally import Tally
@@ -65,7 +69,7 @@ def prepare(recipe: Recipe, folder: Path, console: Console) -> Prepared:
     tokens_path, skipped_path = folder / "tokens.parquet", folder / "skipped.parquet"
     with _disk_full(folder), Spill(folder) as spill:
         with SkippedFile(skipped_path) as skipped:
-            tally = _tokenise(recipe, spill, skipped, console)
+            tally = _tokenise(recipe, spill.append, skipped.append, console)
         recipe.check_unchanged()
         if not tally.samples:
             raise ConfigError(_nothing_left(recipe, tally))
@@ -76,8 +80,26 @@ def prepare(recipe: Recipe, folder: Path, console: Console) -> Prepared:
     return Prepared(tokens_path, skipped_path, plan, tally)
 
 
-def _tokenise(recipe: Recipe, spill: Spill, skipped: SkippedFile, console: Console) -> Tally:
-    """The first pass: every row ends in the spill or among the skipped."""
+def survey(recipe: Recipe, console: Console) -> tuple[Plan, Tally]:
+    """The plan alone: rows are tokenised and only their lengths kept, so nothing is written.
+
+    Raises ConfigError as `prepare` does.
+    """
+    lengths = array("q")
+    tally = _tokenise(recipe, lambda sample: lengths.append(len(sample.ids)), lambda skipped: None, console)
+    recipe.check_unchanged()
+    if not tally.samples:
+        raise ConfigError(_nothing_left(recipe, tally))
+    return make_plan(np.frombuffer(lengths, np.int64), recipe.limits), tally
+
+
+def _tokenise(
+    recipe: Recipe,
+    keep: Callable[[Sample], object],
+    leave_out: Callable[[SkippedRow], object],
+    console: Console,
+) -> Tally:
+    """The first pass: every row is kept or left out."""
     tally = Tally()
     maker = recipe.sample_maker()
 
@@ -89,10 +111,10 @@ def _tokenise(recipe: Recipe, spill: Spill, skipped: SkippedFile, console: Conso
     for chunk in _chunks(reader):
         for result in maker.make(chunk):
             if isinstance(result, SkippedRow):
-                skipped.append(result)
+                leave_out(result)
                 tally.skip(result)
             else:
-                spill.append(result)
+                keep(result)
                 tally.add(result)
         console.progress(
             lambda: _progress(tally, reader.bytes_read / max(1, total), time.monotonic() - begun)

@@ -9,13 +9,14 @@ from pathlib import Path
 
 from common.hub import local_folder
 from common.settings.catalogue import DataSettings, PlanSettings
+from hiddenfeed.batch_layout import bytes_per_token
 from hiddenfeed.errors import ConfigError
 from hiddenfeed.layout import check_run_id
 from hiddenfeed.taps import Taps, parse_taps
 from producer.chat_template import ChatTemplate
 from producer.loss_spans import LossSpans
 from producer.model_facts import ModelFacts, read_model_facts
-from producer.plan import PlanLimits, bytes_per_token
+from producer.plan import PlanLimits, batch_tokens
 from producer.samples import SampleMaker
 from producer.sources import find_files
 from producer.tokenizer import Tokenizer, load_tokenizer
@@ -47,7 +48,10 @@ class Recipe:
     def bytes_per_token(self) -> int:
         """Bytes of one token in a batch file."""
         return bytes_per_token(
-            len(self.taps.taps), self.model.hidden_size, self.data.dtype, self.data.final_state != "none"
+            taps=len(self.taps.taps),
+            hidden_size=self.model.hidden_size,
+            dtype=self.data.dtype,
+            final=self.data.final_state != "none",
         )
 
     @property
@@ -55,7 +59,7 @@ class Recipe:
         """What the plan depends on."""
         return PlanLimits(
             micro_batch_tokens=self.plan.micro_batch_tokens,
-            batch_tokens=max(1, self.plan.target_file_bytes // self.bytes_per_token),
+            batch_tokens=batch_tokens(self.plan.target_file_bytes, self.bytes_per_token),
             hidden_size=self.model.hidden_size,
             seed=self.plan.seed,
         )

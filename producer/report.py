@@ -1,12 +1,9 @@
-"""What the producer says of rows, plans and proofs, as lines of text; decides nothing and reads nothing."""
+"""What the producer says of rows and proofs, as lines of text; decides nothing and reads nothing."""
 
 from __future__ import annotations
 
-from hiddenfeed.batch_layout import HEADER_STEP_BYTES
 from hiddenfeed.proof import Proof
 from hiddenfeed.words import size_text
-from producer.prepare import Prepared
-from producer.recipe import Recipe
 from producer.tally import Tally
 
 _REASONS_SHOWN = 8
@@ -27,18 +24,6 @@ def tally_lines(tally: Tally) -> list[str]:
             f"skipped: {sum(reason.rows for reason in reasons[_REASONS_SHOWN:]):,} for other reasons"
         )
     return lines
-
-
-def plan_lines(recipe: Recipe, prepared: Prepared) -> list[str]:
-    """The plan in numbers."""
-    plan, per_token = prepared.plan, recipe.bytes_per_token
-    sizes = [plan.batch(batch_id).tokens * per_token + HEADER_STEP_BYTES for batch_id in range(plan.batches)]
-    return [
-        f"{plan.micro_batches:,} micro-batches of at most {recipe.plan.micro_batch_tokens:,} tokens, "
-        f"{plan.waste:.2%} padding, longest sample {plan.longest:,} tokens",
-        f"{plan.batches:,} batch files of {size_text(min(sizes))} to {size_text(max(sizes))}, {size_text(sum(sizes))} in all "
-        f"({per_token:,} bytes a token, {plan.tokens / len(plan.lengths):,.0f} tokens a sample)",
-    ]
 
 
 def proof_lines(proof: Proof, url: str) -> list[str]:

@@ -268,6 +268,29 @@ class PlanSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     seed: Annotated[int, Meta(ge=0, description="seed of the deal of micro-batches into batches")] = 0
 
 
+class ForecastSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a plan's hours and bandwidth are reckoned with; a run does not depend on them."""
+
+    gpus: Annotated[int, Meta(ge=1, description="GPUs that are to compute the run")] = 4
+    tokens_per_second: Annotated[
+        float,
+        Meta(
+            gt=0,
+            description="what one GPU computes; 10,000 is about an H200 with a model of 27 B, "
+            "and `status` says what a worker does",
+            extra={"unit": "tokens"},
+        ),
+    ] = 10_000.0
+    upload_bandwidth_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="bytes a second that all hosts together can upload; 0 is enough to keep up",
+            extra={"unit": "bytes"},
+        ),
+    ] = 0
+
+
 class SubmitSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a plan gets onto the queue."""
 
@@ -339,6 +362,7 @@ ALL_GROUPS: tuple[type[msgspec.Struct], ...] = (
     StoreOptions,
     DataSettings,
     PlanSettings,
+    ForecastSettings,
     SubmitSettings,
     QueueSettings,
     SpoolSettings,

@@ -6,11 +6,10 @@ import hashlib
 
 import numpy as np
 import numpy.typing as npt
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from producer.plan import MIN_BATCHES, Plan, PlanLimits, _costs, batch_count, bytes_per_token, make_plan
+from producer.plan import MIN_BATCHES, Plan, PlanLimits, _costs, batch_count, make_plan
 
 Lengths = npt.NDArray[np.int64]
 
@@ -147,11 +146,3 @@ def test_a_small_run_still_gets_several_files() -> None:
         lengths, PlanLimits(micro_batch_tokens=1024, batch_tokens=10**7, hidden_size=576, seed=0)
     )
     assert large.batches == MIN_BATCHES
-
-
-@pytest.mark.parametrize(
-    ("taps", "hidden", "dtype", "final", "expected"),
-    [(5, 5120, "bfloat16", False, 51205), (3, 576, "float32", True, 9221)],
-)
-def test_bytes_per_token(taps: int, hidden: int, dtype: str, final: bool, expected: int) -> None:
-    assert bytes_per_token(taps, hidden, dtype, final) == expected

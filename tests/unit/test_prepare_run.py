@@ -22,9 +22,9 @@ from hiddenfeed.plan_file import SKIPPED_SCHEMA, TOKENS_SCHEMA
 from hiddenfeed.store.memory import MemoryStore
 from producer import workplace as workplaces
 from producer.console import Console
-from producer.prepare import Prepared, prepare
+from producer.prepare import Prepared, prepare, survey
 from producer.recipe import Recipe, make_recipe
-from producer.report import plan_lines, tally_lines
+from producer.report import tally_lines
 from producer.spill import Spill
 from producer.tally import general_reason
 from producer.tokens_file import read_manifests
@@ -209,9 +209,17 @@ def test_what_is_said_of_it(tmp_path: Path, model: Path) -> None:
         for line in lines
     )
     assert any("were longer than --max-length and lost their end" in line for line in lines)
-    plan = plan_lines(recipe, prepared)
-    assert f"{prepared.plan.batches} batch files of " in plan[1]
-    assert "(133 bytes a token" in plan[1]
+
+
+def test_a_survey_plans_what_a_preparation_plans_and_writes_nothing(tmp_path: Path, model: Path) -> None:
+    recipe = recipe_of(write_rows(tmp_path / "d.jsonl", [*conversations(60), "broken"]), model)
+    prepared = prepared_in(tmp_path / "out", recipe)
+    before = sorted(tmp_path.rglob("*"))
+    plan, tally = survey(recipe, quiet())
+    assert plan.order.tolist() == prepared.plan.order.tolist()
+    assert plan.lengths.tolist() == prepared.plan.lengths.tolist()
+    assert (tally.rows, tally.samples, tally.skipped) == (61, 60, 1)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_reasons_are_counted_without_their_particulars() -> None:
