@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from common.settings.resolve import shown_size
 from hiddenfeed.batch_layout import bytes_per_token
 from hiddenfeed.options import StoreOptions
-from hiddenfeed.words import size_text
-from producer.console import duration
+from hiddenfeed.words import duration_text, size_text
 from producer.forecast import DOCUMENTS, Load, Machines, forecast, put_requests
 from producer.plan import Plan
 
@@ -63,14 +62,14 @@ def forecast_lines(load: Load, machines: Machines) -> list[str]:
     """Hours, bandwidth and spool."""
     found, gpus = forecast(load, machines), machines.gpus
     lines = [
-        f"{duration(found.compute_seconds)} of computing on {_gpus(gpus)} at {machines.tokens_per_second:,.0f} tokens/s each "
+        f"{duration_text(found.compute_seconds)} of computing on {_gpus(gpus)} at {machines.tokens_per_second:,.0f} tokens/s each "
         "(--gpus, --tokens-per-second)",
         f"upload: {_decimal(found.upload_needed)}/s ({8 * found.upload_needed / 1e9:,.1f} Gbit/s) keeps up, "
         f"{_decimal(found.upload_needed / gpus)}/s for each GPU",
     ]
     if machines.upload_bytes_per_second is not None and not found.upload_keeps_up:
         lines.append(
-            f"upload at {_decimal(machines.upload_bytes_per_second)}/s is slower: {duration(found.seconds)} until all is stored"
+            f"upload at {_decimal(machines.upload_bytes_per_second)}/s is slower: {duration_text(found.seconds)} until all is stored"
         )
     cap = "" if found.upload_keeps_up else "; a smaller --spool-cap-bytes makes GPUs wait instead"
     lines.append(
