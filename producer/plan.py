@@ -2,7 +2,10 @@
 
 1. Samples are sorted by length over the whole dataset, longest first, and cut into *micro-batches*
    whose padded size (samples × longest) stays within a budget. Neighbours in the sort are about
-   equally long, so next to nothing is padding.
+   equally long, so next to nothing is padding. The budget is what the settings allow, less where a
+   file would hold too few micro-batches to be like the others, or a small dataset would be padded
+   too much. A large model, whose files hold few tokens, is kept busy by a few thousand as well: what
+   it computes for each outweighs reading its weights once from some hundred tokens on.
 2. Whole micro-batches are dealt into *batches*, one file each: always the costliest one left to the
    batch that has the least, ties broken by the seed. So batches cost the same to within one
    micro-batch, every file mixes lengths, and the first batches tell how long the rest will take.
@@ -25,12 +28,20 @@ Integers = npt.NDArray[np.int64]
 #: gets smaller files than asked for, as long as it has the micro-batches.
 MIN_BATCHES = 16
 
+#: Micro-batches that a file holds at least, on average: so many make files alike in size, cost and mix.
+MICRO_BATCHES_PER_FILE = 4
+#: A micro-batch is not made smaller than this for the sake of the files.
+MIN_MICRO_TOKENS = 1024
+#: More padding than this and micro-batches are made smaller.
+MAX_WASTE = 0.005
+
 
 @dataclass(frozen=True)
 class PlanLimits:
     """What the plan depends on besides the lengths."""
 
-    #: Padded tokens of a micro-batch at most; a longer sample is a micro-batch by itself.
+    #: Padded tokens of a micro-batch at most; a longer sample is a micro-batch by itself. Files that hold
+    #: few tokens, and small datasets, get smaller ones.
     micro_batch_tokens: int
     #: Tokens of a file, about.
     batch_tokens: int
@@ -107,19 +118,20 @@ def make_plan(lengths: Integers, limits: PlanLimits) -> Plan:
     """The plan of N >= 1 samples, `lengths` int64[N] in tokens, each >= 1."""
     # Stable, so that samples of equal length stay in the order of the input.
     by_length = np.argsort(-lengths, kind="stable")
-    starts = _cut(lengths[by_length], limits.micro_batch_tokens)
-    longest = lengths[by_length[starts[:-1]]]
+    descending = lengths[by_length]
+    starts = _cut(descending, micro_batch_budget(descending, limits))
+    longest = descending[starts[:-1]]
     padded = np.diff(starts) * longest
     batches = batch_count(int(lengths.sum()), len(longest), limits.batch_tokens)
     dealt = _deal(_costs(padded, longest, limits.hidden_size), batches, limits.seed)
     # Longest first within a batch; micro-batches are numbered in descending length.
     hands = [sorted(hand) for hand in dealt]
     micros = np.array([micro for hand in hands for micro in hand], dtype=np.int64)
-    sizes = np.diff(starts)[micros]
-    pieces = [by_length[starts[micro] : starts[micro + 1]] for micro in micros]
+    micro_starts = _starts_of(np.diff(starts)[micros])
+    places = np.arange(len(lengths)) + np.repeat(starts[micros] - micro_starts[:-1], np.diff(micro_starts))
     return Plan(
-        order=np.concatenate(pieces),
-        micro_starts=_starts_of(sizes),
+        order=by_length[places],
+        micro_starts=micro_starts,
         batch_starts=_starts_of(np.array([len(hand) for hand in hands], dtype=np.int64)),
         lengths=lengths,
     )
@@ -134,6 +146,29 @@ def batch_count(tokens: int, micro_batches: int, batch_tokens: int) -> int:
     """How many files: by size, but at least MIN_BATCHES, and never more than there are micro-batches."""
     by_size = -(-tokens // max(1, batch_tokens))
     return min(max(by_size, MIN_BATCHES), micro_batches)
+
+
+def micro_batch_budget(descending: Integers, limits: PlanLimits) -> int:
+    """Padded tokens of a micro-batch at most, for lengths sorted longest first."""
+    tokens = int(descending.sum())
+    files = max(MIN_BATCHES, -(-tokens // limits.batch_tokens))
+    budget = min(limits.micro_batch_tokens, max(MIN_MICRO_TOKENS, tokens // files // MICRO_BATCHES_PER_FILE))
+    while budget > MIN_MICRO_TOKENS and _padded(descending, budget) * (1 - MAX_WASTE) > tokens:
+        budget = max(MIN_MICRO_TOKENS, budget // 2)
+    # Somewhat smaller ones may divide evenly among the files, which then differ less.
+    tried = [max(1, budget * percent // 100) for percent in range(100, 79, -4)]
+    return min(tried, key=lambda tokens: _unevenness(len(_cut(descending, tokens)) - 1, files))
+
+
+def _padded(descending: Integers, budget: int) -> int:
+    """Tokens of all micro-batches, padding included."""
+    starts = _cut(descending, budget)
+    return int((np.diff(starts) * descending[starts[:-1]]).sum())
+
+
+def _unevenness(micro_batches: int, files: int) -> float:
+    """The fullest file over the average one, if all micro-batches were alike; two places do."""
+    return round(-(-micro_batches // files) * files / micro_batches, 2)
 
 
 def _cut(descending: Integers, budget: int) -> Integers:

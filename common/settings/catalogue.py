@@ -260,7 +260,12 @@ class PlanSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """How samples become micro-batches and batches."""
 
     micro_batch_tokens: Annotated[
-        int, Meta(ge=1, description="padded tokens of one forward pass at most", extra={"unit": "tokens"})
+        int,
+        Meta(
+            ge=1,
+            description="padded tokens of one forward pass at most; fewer where a file would hold less than four",
+            extra={"unit": "tokens"},
+        ),
     ] = 16384
     target_file_bytes: Annotated[
         int, Meta(ge=1, description="size of a batch file, about", extra={"unit": "bytes"})

@@ -6,10 +6,12 @@ import hashlib
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from producer.plan import MIN_BATCHES, Plan, PlanLimits, _costs, batch_count, make_plan
+from hiddenfeed.options import MIB
+from producer.plan import MIN_BATCHES, Plan, PlanLimits, _costs, batch_count, batch_tokens, make_plan
 
 Lengths = npt.NDArray[np.int64]
 
@@ -18,7 +20,7 @@ LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=400).map(
 )
 LIMITS = st.builds(
     PlanLimits,
-    micro_batch_tokens=st.integers(1, 600),
+    micro_batch_tokens=st.integers(1, 600) | st.integers(1000, 20_000),
     batch_tokens=st.integers(1, 5000),
     hidden_size=st.sampled_from([8, 576, 5120]),
     seed=st.integers(0, 2**40),
@@ -32,6 +34,16 @@ def micro_batches(plan: Plan, batch_id: int) -> list[Lengths]:
         plan.lengths[batch.samples[batch.micro_batches == micro]]
         for micro in range(batch.micro_batches[-1] + 1)
     ]
+
+
+def _micro_costs(plan: Plan, hidden_size: int) -> npt.NDArray[np.float64]:
+    longest = plan.lengths[plan.order[plan.micro_starts[:-1]]]
+    return _costs(np.diff(plan.micro_starts) * longest, longest, hidden_size)
+
+
+def batch_costs(plan: Plan, hidden_size: int) -> npt.NDArray[np.float64]:
+    """What each batch costs, as the plan reckons."""
+    return np.add.reduceat(_micro_costs(plan, hidden_size), plan.batch_starts[:-1])
 
 
 @settings(max_examples=200, deadline=None)
@@ -78,13 +90,16 @@ def test_the_longest_micro_batch_comes_first_of_all(lengths: Lengths, limits: Pl
 @given(LENGTHS, LIMITS)
 def test_batches_cost_the_same_to_within_one_micro_batch(lengths: Lengths, limits: PlanLimits) -> None:
     plan = make_plan(lengths, limits)
-    costs = []
-    for batch_id in range(plan.batches):
-        sizes = [(len(micro) * int(micro[0]), int(micro[0])) for micro in micro_batches(plan, batch_id)]
-        padded, longest = (np.array(column, np.int64) for column in zip(*sizes, strict=True))
-        costs.append(_costs(padded, longest, limits.hidden_size))
-    totals = [float(cost.sum()) for cost in costs]
-    assert max(totals) - min(totals) <= max(float(cost.max()) for cost in costs) * (1 + 1e-9)
+    totals, largest = (
+        batch_costs(plan, limits.hidden_size),
+        float(_micro_costs(plan, limits.hidden_size).max()),
+    )
+    assert totals.max() - totals.min() <= largest * (1 + 1e-9)
+    # A token costs one at least, so that is a limit to what a file holds too.
+    assert all(
+        plan.batch(batch_id).tokens <= totals.mean() + largest * (1 + 1e-9)
+        for batch_id in range(plan.batches)
+    )
 
 
 @settings(max_examples=100, deadline=None)
@@ -112,28 +127,48 @@ def test_a_plan_of_known_lengths_never_changes() -> None:
     """Two producers of different versions must make the same plan of the same run."""
     lengths = np.array([place * 37 % 50 + 1 for place in range(120)], np.int64)
     plan = make_plan(lengths, PlanLimits(micro_batch_tokens=60, batch_tokens=100, hidden_size=64, seed=7))
-    assert (plan.micro_batches, plan.batches, plan.padded_tokens) == (70, 31, 3106)
-    assert plan.batch(1).samples.tolist() == [32, 103, 30, 80, 7, 57]
+    assert (plan.micro_batches, plan.batches, plan.padded_tokens) == (80, 31, 3088)
+    assert plan.batch(1).samples.tolist() == [81, 59, 94]
     arrays = (plan.order, plan.micro_starts, plan.batch_starts)
     assert (
         hashlib.blake2b(b"".join(array.tobytes() for array in arrays), digest_size=8).hexdigest()
-        == "8333f0ed81fe39e1"
+        == "bd63847187c6bb08"
     )
     other = make_plan(lengths, PlanLimits(micro_batch_tokens=60, batch_tokens=100, hidden_size=64, seed=8))
     assert other.order.tolist() != plan.order.tolist()
 
 
-def test_padding_is_next_to_nothing_and_files_mix_lengths() -> None:
-    lengths = lognormal(20_000, 500, 4096)
-    plan = make_plan(lengths, PlanLimits(16_384, 40_000, 5120, 0))
+#: Bytes a token of a 27B model with five taps, of an 8B one, and of a small one with three.
+PER_TOKEN = (51_205, 40_965, 3_461)
+
+
+@pytest.mark.parametrize("per_token", PER_TOKEN)
+@pytest.mark.parametrize(
+    ("samples", "mean", "longest"),
+    [(100_000, 500, 4096), (100_000, 20, 4096), (2000, 500, 4096), (1000, 1000, 8192)],
+)
+def test_files_are_alike_in_size_and_cost_and_next_to_nothing_is_padding(
+    per_token: int, samples: int, mean: float, longest: int
+) -> None:
+    lengths = lognormal(samples, mean, longest)
+    limits = PlanLimits(16_384, batch_tokens(512 * MIB, per_token), 5120, 0)
+    plan = make_plan(lengths, limits)
     assert plan.waste < 0.005
     batches = [plan.batch(batch_id) for batch_id in range(plan.batches)]
-    tokens = np.array([batch.tokens for batch in batches])
-    assert plan.batches == -(-lengths.sum() // 40_000)
-    # Within one micro-batch of each other, and each with long and short samples.
-    assert tokens.max() - tokens.min() <= 16_384 * 1.1
-    spread = [np.ptp(lengths[batch.samples]) / np.ptp(lengths) for batch in batches]
-    assert np.median(spread) > 0.05
+    sizes = np.array([batch.tokens for batch in batches])
+    assert sizes.max() < limits.batch_tokens * 1.12
+    costs = batch_costs(plan, limits.hidden_size)
+    assert costs.max() < costs.mean() * 1.1
+    # Each with long and short samples: the longest is at least twice the shortest.
+    mixed = [batch.longest >= 2 * lengths[batch.samples].min() for batch in batches]
+    assert np.mean(mixed) > 0.95
+
+
+def test_a_sample_larger_than_a_file_has_one_to_itself() -> None:
+    lengths = np.concatenate([lognormal(5000, 300, 4096), [60_000]])
+    plan = make_plan(lengths, PlanLimits(16_384, 10_484, 5120, 0))
+    assert plan.batch(0).samples.tolist() == [5000]
+    assert max(plan.batch(batch_id).tokens for batch_id in range(1, plan.batches)) < 10_484 * 1.12
 
 
 def test_a_small_run_still_gets_several_files() -> None:
