@@ -1,0 +1,71 @@
+"""What an upload takes from a computation beside it: the same matrix products with and without.
+
+`python -m benchmarks.upload_share` answers each line on its standard input, a number of seconds,
+with the number of products per second that one thread has done meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import time
+from typing import Any
+
+from benchmarks.upload_children import child, client, sink, with_keys
+from benchmarks.upload_ways import Order
+
+_CONNECTIONS = 8
+_MB_PER_SECOND = 40.0
+_SIZE = 512
+
+
+def measure_slowdown(order: Order, *, quick: bool) -> dict[str, Any]:
+    """Median slowdown over rounds that alternate; the upload runs at 8 × 40 MB/s, as over a link."""
+    rounds, seconds = (3, 1.5) if quick else (8, 3.0)
+    files = int(seconds * 2) * _CONNECTIONS
+    ratios = []
+    os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+    with (
+        sink("--mb-per-second", str(_MB_PER_SECOND)) as endpoint,
+        client("ours", endpoint, _CONNECTIONS) as uploading,
+        child("benchmarks.upload_share") as computing,
+    ):
+        assert computing.stdin is not None
+        assert computing.stdout is not None
+
+        def rate() -> float:
+            computing.stdin.write(f"{seconds}\n")  # type: ignore[union-attr]
+            computing.stdin.flush()  # type: ignore[union-attr]
+            return float(computing.stdout.readline())  # type: ignore[union-attr]
+
+        rate()
+        for number in range(rounds):
+            alone = rate()
+            uploading.start(with_keys(order, f"round-{number}", files))
+            beside = rate()
+            uploading.finish()
+            ratios.append(1 - beside / alone)
+    return {
+        "slowdown": statistics.median(ratios),
+        "slowdown_min": min(ratios),
+        "slowdown_max": max(ratios),
+        "upload_mb_per_s": _CONNECTIONS * _MB_PER_SECOND,
+    }
+
+
+def main() -> None:
+    """Compute when told to, until standard input ends."""
+    import numpy as np
+
+    left = np.random.default_rng(0).random((_SIZE, _SIZE), dtype=np.float32)
+    for line in sys.stdin:
+        began, count = time.perf_counter(), 0
+        while (took := time.perf_counter() - began) < float(line):
+            left @ left
+            count += 1
+        print(count / took, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""The ways to upload that are compared: each a child process that puts files on command and says what it cost.
+
+`python -m benchmarks.upload_ways WAY ENDPOINT THREADS` reads one JSON command a line from its
+standard input, `{"path": …, "keys": […]}`, puts the file under each key with THREADS at a time,
+and answers with one JSON line.
+"""
+
+from __future__ import annotations
+
+import http.client
+import mmap
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+
+BUCKET = "bucket"
+
+#: Puts the file at the path under the key.
+Put = Callable[[Path, str], None]
+
+
+class Order(msgspec.Struct, frozen=True):
+    """One round's work."""
+
+    path: str
+    keys: list[str]
+    #: Of the file; what its writer would have announced.
+    checksum: str
+
+
+class Cost(msgspec.Struct, frozen=True):
+    """What a round took. `cpu_seconds` is that of the client alone."""
+
+    seconds: float
+    cpu_seconds: float
+    peak_rss_mb: float
+
+
+def raw_put(endpoint: str) -> Callable[[Order], Put]:
+    """`http.client` with a mapped file as body: no signature, no checksum, no proof."""
+    host = urlsplit(endpoint).netloc
+    local = threading.local()
+
+    def put(path: Path, key: str) -> None:
+        if not hasattr(local, "connection"):
+            local.connection = http.client.HTTPConnection(host)
+        with (
+            path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+            memoryview(mapped) as body,  # as a file it would be sent in small pieces
+        ):
+            local.connection.request("PUT", f"/{BUCKET}/{key}", body=body)
+            local.connection.getresponse().read()
+
+    return lambda order: put
+
+
+def our_put(endpoint: str) -> Callable[[Order], Put]:
+    """The uploader's put: verified while read, proven by a HEAD."""
+    from hiddenfeed.options import StoreOptions
+    from hiddenfeed.store import open_store
+
+    store = open_store(f"s3://{BUCKET}/ours", StoreOptions(s3_endpoint=endpoint))
+
+    def prepared(order: Order) -> Put:
+        size = Path(order.path).stat().st_size
+
+        def put(path: Path, key: str) -> None:
+            store.put_file(key, path, size_bytes=size, checksum=order.checksum)
+
+        return put
+
+    return prepared
+
+
+def upload_file(endpoint: str) -> Callable[[Order], Put]:
+    """boto3's `upload_file` as it comes."""
+    import boto3
+
+    client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1")
+    return lambda order: lambda path, key: client.upload_file(str(path), BUCKET, key)
+
+
+WAYS = {"raw": raw_put, "ours": our_put, "upload_file": upload_file}
+
+
+def measure(put: Put, order: Order, pool: ThreadPoolExecutor) -> Cost:
+    """Put the file under each key."""
+    cpu, began, path = time.process_time(), time.perf_counter(), Path(order.path)
+    for done in [pool.submit(put, path, key) for key in order.keys]:
+        done.result()
+    took = time.perf_counter() - began
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return Cost(took, time.process_time() - cpu, peak)
+
+
+def s5cmd_put(program: Path, endpoint: str, threads: int, order: Order) -> Cost:
+    """One run of s5cmd that copies the file to each key; its start counts, as it has no way to stay."""
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as commands:
+        commands.writelines(f"cp {order.path} s3://{BUCKET}/{key}\n" for key in order.keys)
+        commands.flush()
+        arguments = [
+            str(program),
+            "--endpoint-url",
+            endpoint,
+            "--numworkers",
+            str(threads),
+            "run",
+            commands.name,
+        ]
+        before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+        subprocess.run(
+            arguments, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "AWS_REGION": "us-east-1"}
+        )
+        took, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return Cost(took, cpu, after.ru_maxrss / 1024)
+
+
+def main(arguments: list[str]) -> None:
+    """Answer commands until standard input ends."""
+    way, endpoint, threads = arguments[0], arguments[1], int(arguments[2])
+    prepare = WAYS[way](endpoint)
+    with ThreadPoolExecutor(threads) as pool:
+        print("ready", flush=True)
+        for line in sys.stdin:
+            order = msgspec.json.decode(line, type=Order)
+            print(msgspec.json.encode(measure(prepare(order), order, pool)).decode(), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
