@@ -39,7 +39,7 @@ _LINEAR = {
 }
 
 
-def _multimodal() -> Any:
+def _gemma3_multimodal() -> Any:
     text = tf.Gemma3TextConfig(**_SIZES, head_dim=8, **_SLIDING)
     vision = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
     return tf.Gemma3Config(
@@ -47,6 +47,12 @@ def _multimodal() -> Any:
         vision_config=vision | {"image_size": 28, "patch_size": 14},
         mm_tokens_per_image=4,
     )
+
+
+def _qwen3_5_multimodal() -> Any:
+    text = tf.Qwen3_5TextConfig(**_SIZES, **_LINEAR, head_dim=8)
+    vision = {"hidden_size": 16, "depth": 2, "num_heads": 2, "intermediate_size": 16, "patch_size": 4}
+    return tf.Qwen3_5Config(text_config=text.to_dict(), vision_config=vision | {"out_hidden_size": HIDDEN})
 
 
 def _nemotron_h() -> Any:
@@ -77,7 +83,7 @@ CONFIGS: dict[str, Callable[[], Any]] = {
     "qwen3": lambda: tf.Qwen3Config(**_SIZES, head_dim=8),
     "qwen3_moe": lambda: tf.Qwen3MoeConfig(**_SIZES, **_MIXTURE, head_dim=8, num_experts=4),
     "gemma3_text": lambda: tf.Gemma3TextConfig(**_SIZES, **_SLIDING, head_dim=8),
-    "gemma3_multimodal": _multimodal,
+    "gemma3_multimodal": _gemma3_multimodal,
     "gemma4_text": lambda: tf.Gemma4TextConfig(
         **_SIZES,
         **_SLIDING,
@@ -105,6 +111,7 @@ CONFIGS: dict[str, Callable[[], Any]] = {
         **_SIZES, **_MIXTURE, **_LINEAR, head_dim=8, num_experts=4, shared_expert_intermediate_size=16
     ),
     "qwen3_5_text": lambda: tf.Qwen3_5TextConfig(**_SIZES, **_LINEAR, head_dim=8),
+    "qwen3_5_multimodal": _qwen3_5_multimodal,
     "deepseek_v3": lambda: tf.DeepseekV3Config(
         **_SIZES | {"num_key_value_heads": 4},
         **_MIXTURE,
@@ -132,9 +139,8 @@ def make_model(architecture: str, dtype: torch.dtype = torch.float32, seed: int 
     """A random model in evaluation mode; equal arguments give equal weights."""
     tf.utils.logging.set_verbosity_error()
     config = CONFIGS[architecture]()
-    loader = tf.AutoModelForCausalLM
-    if type(config) not in loader._model_mapping:
-        loader = tf.AutoModelForImageTextToText
+    # With its vision tower, where there is one: the text model must be found inside.
+    loader = tf.AutoModelForImageTextToText if hasattr(config, "vision_config") else tf.AutoModelForCausalLM
     torch.manual_seed(seed)
     model: nn.Module = loader.from_config(config)
     # The usual initialisation leaves blocks that hardly change their input, so that an off-by-one would

@@ -31,7 +31,7 @@ def _source(name: object, **changes: Any) -> ModelSource:
     return ModelSource(**{"name": str(name), "revision": None, "device": CPU, **changes})
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gemma3_multimodal", "gpt2"])
+@pytest.mark.parametrize("architecture", ["llama", "gemma3_multimodal", "qwen3_5_multimodal", "gpt2"])
 def test_checkpoint_is_loaded_as_it_was_saved(tmp_path: Path, architecture: str) -> None:
     save_model(tmp_path, architecture, torch.bfloat16)
     loaded = load_pretrained(_source(tmp_path))
