@@ -24,9 +24,12 @@ from common.spool import Spool
 from common.worker import Worker, leave
 from gpu_worker.admission import Admission
 from gpu_worker.extract import Extractor
+from gpu_worker.fleet import Asked, plan_fleet
 from gpu_worker.model import resolve_device
+from gpu_worker.processors import processors
 from gpu_worker.runs import RunChooser
 from gpu_worker.service import RunService
+from gpu_worker.supervisor import Supervisor
 from gpu_worker.tokens import TokenCache
 from hiddenfeed.errors import TransientError
 from hiddenfeed.options import StoreOptions
@@ -91,8 +94,23 @@ def serve(settings: Resolved) -> int:
     leave(TransientError.exit_code if lost.is_set() else exit_code)
 
 
+def supervise(settings: Resolved, given: Asked) -> int:
+    """One process per device until all have ended; returns the exit code. Raises ConfigError for a wrong list."""
+    setup_logging(settings.group(LogSettings), "supervisor")
+    workers = plan_fleet(
+        given,
+        cuda_devices=torch.cuda.device_count,
+        processors=processors(),
+        threads=settings.group(ExtractSettings).threads,
+    )
+    return Supervisor(workers).run()
+
+
 def use_device(settings: ExtractSettings) -> torch.device:
     """The device of the settings, with the CPU's threads set; raises ConfigError if it is not there."""
-    if settings.threads:
-        torch.set_num_threads(settings.threads)
-    return resolve_device(settings.device)
+    torch.set_num_threads(settings.threads or processors())
+    device = resolve_device(settings.device)
+    if device.type == "cuda":
+        # What asks for no device in particular must not open a context on another one.
+        torch.cuda.set_device(device)
+    return device

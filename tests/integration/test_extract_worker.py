@@ -28,6 +28,9 @@ from common.queues import (
 )
 from common.run_state import RunRecord, register_run
 from common.settings.catalogue import QueueSettings
+from common.worker import list_workers
+from gpu_worker import bootstrap
+from gpu_worker.__main__ import main
 from hiddenfeed.checksum import file_checksum
 from tests.extraction import LENGTHS, TinyRun, tiny_run
 
@@ -50,11 +53,17 @@ def _submit(client: redis.Redis, run: TinyRun, batches: int | None = None) -> No
     enqueue(client, [extract_request(message) for message in run.manifests[:batches]], QueueSettings())
 
 
+def _arguments(run: TinyRun, redis_url: str) -> list[str]:
+    return [
+        *("--store", str(run.store.root), "--redis-url", redis_url),
+        *("--spool-dir", str(run.folder / "spool"), "--spool", "tiny", "--spool-free-bytes", "0"),
+        *("--device", "cpu", "--threads", "1", *_QUICK_LEASES),
+    ]
+
+
 @contextmanager
 def _worker(run: TinyRun, redis_url: str, *flags: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "gpu_worker", "--store", str(run.store.root), "--redis-url", redis_url]
-    command += ["--spool-dir", str(run.folder / "spool"), "--spool", "tiny", "--spool-free-bytes", "0"]
-    command += ["--device", "cpu", "--threads", "1", *_QUICK_LEASES, *flags]
+    command = [sys.executable, "-m", "gpu_worker", *_arguments(run, redis_url), *flags]
     process = subprocess.Popen(command, cwd=_ROOT, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
     try:
         yield process
@@ -89,40 +98,29 @@ def _assert_all_there(client: redis.Redis, run: TinyRun) -> None:
         assert file_checksum(path) == upload.checksum
 
 
-def test_worker_serves_a_run_and_ends_when_told(
+def test_fleet_serves_a_run_and_ends_when_told_though_a_worker_was_killed(
     tmp_path: Path, redis_url: str, redis_client: redis.Redis
 ) -> None:
     run = tiny_run(tmp_path)
-    with _worker(run, redis_url) as process:
+    uploads, count = upload_queue_name("tiny"), len(run.manifests)
+    with _worker(run, redis_url, "--devices", "cpu") as supervisor:
         # The worker is there before the run is.
+        _wait_for(lambda: len(list_workers(redis_client)) == 1, supervisor)
+        (worker,) = list_workers(redis_client)
+        assert worker.pid != supervisor.pid
         _submit(redis_client, run)
-        count = len(run.manifests)
-        _wait_for(lambda: queue_counts(redis_client, upload_queue_name("tiny")).queued == count, process)
-        process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=60)
-    assert process.returncode == 0, errors
+        _wait_for(lambda: queue_counts(redis_client, uploads).queued > 0, supervisor)
+        os.kill(worker.pid, signal.SIGKILL)
+        _wait_for(lambda: queue_counts(redis_client, uploads).queued == count, supervisor)
+        supervisor.send_signal(signal.SIGTERM)
+        _, errors = supervisor.communicate(timeout=60)
+    assert supervisor.returncode == 0, errors
+    assert errors.count("process started") == 2
     assert queue_counts(redis_client, extract_queue_name(run.run_id)).unfinished == 0
     assert set(job_states(redis_client, [upload_job_id(run.run_id, 0)]).values()) == {"queued"}
     _assert_all_there(redis_client, run)
-    assert run.spool().usage().part_bytes == 0
-
-
-def test_killed_worker_leaves_nothing_behind_but_work(
-    tmp_path: Path, redis_url: str, redis_client: redis.Redis
-) -> None:
-    run = tiny_run(tmp_path)
-    _submit(redis_client, run)
-    uploads = upload_queue_name("tiny")
-    with _worker(run, redis_url) as process:
-        _wait_for(lambda: queue_counts(redis_client, uploads).queued > 0, process)
-        process.kill()
-    with _worker(run, redis_url) as process:
-        count = len(run.manifests)
-        _wait_for(lambda: queue_counts(redis_client, uploads).queued == count, process)
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
-    _assert_all_there(redis_client, run)
     assert not list((tmp_path / "spool").glob("*/*.part"))
+    assert run.spool().usage().part_bytes == 0
 
 
 def test_pinned_run_whose_model_is_gone_ends_the_worker(
@@ -148,11 +146,18 @@ def test_pinned_run_whose_model_is_gone_ends_the_worker(
     ],
 )
 def test_what_is_not_there_is_said_at_once(
-    tmp_path: Path, redis_url: str, flags: tuple[str, ...], code: int, reason: str
+    tmp_path: Path,
+    redis_url: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    flags: tuple[str, ...],
+    code: int,
+    reason: str,
 ) -> None:
     run = tiny_run(tmp_path, lengths=LENGTHS[:4])
-    with _worker(run, redis_url, *flags) as process:
-        _, errors = process.communicate(timeout=_DEADLINE_SECONDS)
-    assert process.returncode == code, errors
-    assert errors.splitlines()[-1].startswith("error: ")
-    assert reason in errors
+    # The log of this process is the tests'.
+    monkeypatch.setattr(bootstrap, "setup_logging", lambda *settings: None)
+    assert main([*_arguments(run, redis_url), *flags]) == code
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("error: ")
+    assert reason in last
