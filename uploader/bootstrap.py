@@ -63,7 +63,7 @@ def serve(settings: Resolved) -> int:
     )
     get_logger(ROLE).info("serving", spool=str(spool.root), store=store.url, queue=queue)
     try:
-        with Tidier(spool, client, upload.leftover_seconds):
+        with Tidier(spool, store, client, settings.group(QueueSettings), upload.leftover_seconds):
             return worker.run()
     finally:
         live.stop()

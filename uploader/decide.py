@@ -19,6 +19,7 @@ Outcome = Literal["stored", "already-there", "other-wins", "sent-back"]
 
 #: States in which an upload job still has a use for its file, or a person has.
 _NEEDS_ITS_FILE = frozenset({"queued", "started", "scheduled", "deferred", "failed"})
+#: The state in which an extraction may have its file finished and not yet announced.
 _COMPUTING = frozenset({"started"})
 
 
@@ -81,18 +82,17 @@ def job_ids(files: Sequence[SpoolFile]) -> list[str]:
     )
 
 
-def leftovers(
-    files: Sequence[SpoolFile], states: Mapping[str, str | None], *, now: float, least_age_seconds: float
-) -> list[SpoolFile]:
-    """Files that take up room for nothing: no job will ever come for them.
+def aged(files: Sequence[SpoolFile], *, now: float, least_age_seconds: float) -> list[SpoolFile]:
+    """Files whose writer has had `least_age_seconds` to announce them."""
+    return [file for file in files if now - file.modified_at >= least_age_seconds]
 
-    That happens when Redis forgets jobs, or a GPU worker dies between finishing a file and
-    announcing it. The batch itself is not lost: it is extracted again, into another file.
-    """
-    return [
-        file
+
+def leftovers(files: Sequence[SpoolFile], states: Mapping[str, str | None]) -> list[SpoolFile]:
+    """Files that no job will ever come for, one of each batch at most: two cannot have the same job."""
+    found = {
+        (file.run_id, file.batch_id): file
         for file in files
-        if now - file.modified_at >= least_age_seconds
-        and states.get(upload_job_id(file.run_id, file.batch_id)) not in _NEEDS_ITS_FILE
+        if states.get(upload_job_id(file.run_id, file.batch_id)) not in _NEEDS_ITS_FILE
         and states.get(extract_job_id(file.run_id, file.batch_id)) not in _COMPUTING
-    ]
+    }
+    return list(found.values())

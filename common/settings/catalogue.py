@@ -152,11 +152,11 @@ class UploadSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     leftover_seconds: Annotated[
         int,
         Meta(
-            ge=60,
-            description="a file in the spool that no job speaks of is deleted after this",
+            ge=1,
+            description="a finished file in the spool that no job speaks of is announced again after this",
             extra={"unit": "s"},
         ),
-    ] = 600
+    ] = 60
 
 
 class ExtractSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

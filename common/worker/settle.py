@@ -48,13 +48,21 @@ class Standing(Enum):
     GONE = "gone"
 
 
-def standing(status: str | None, execution: str | None, ours: str) -> Standing:
-    """Whose the job is whose hash says `status` and `execution`; both None when there is no hash."""
+def standing(status: str | None, execution: str | None, ours: str, ending: JobStatus) -> Standing:
+    """Whose the job is whose hash says `status` and `execution`, both None when there is no hash.
+
+    `ending` is the status that is about to be written.
+    """
     if status is None and execution is None:
         return Standing.GONE
     if execution != ours:
         return Standing.LOST
-    return Standing.OURS if status == JobStatus.STARTED.value else Standing.SETTLED
+    if status == JobStatus.STARTED.value:
+        return Standing.OURS
+    if ending is JobStatus.FINISHED and status != ending.value:
+        # Queued again under our hands, by a tool that knows nothing of owners: nothing came of our work.
+        return Standing.LOST
+    return Standing.SETTLED
 
 
 class Settler:
@@ -84,7 +92,7 @@ class Settler:
             pipe.lpush(rq_keys.queue_key(claim.queue), claim.job_id)
             pipe.sadd(rq_keys.QUEUES, rq_keys.queue_key(claim.queue))
 
-        return self._fenced(claim, write)
+        return self._fenced(claim, JobStatus.QUEUED, write)
 
     def fail(self, claim: Claim, verdict: Fail, started_at: datetime) -> Standing:
         """Into the failed registry, where it waits for a person with all its attempts given back."""
@@ -100,7 +108,7 @@ class Settler:
                 pipe, job, Result.Type.FAILED, claim, started_at, FAILED_TTL_SECONDS, error=verdict.details
             )
 
-        return self._fenced(claim, write)
+        return self._fenced(claim, JobStatus.FAILED, write)
 
     def _finish(self, claim: Claim, verdict: Finish, context: JobContext, started_at: datetime) -> Standing:
         """Finished, its follow-ups enqueued and its finishers' commands run, all or none."""
@@ -120,7 +128,7 @@ class Settler:
             passed_on(pipe)
 
         # In a Redis that was wiped the job is unknown, but its work is done and worth passing on.
-        return self._fenced(claim, write, passed_on)
+        return self._fenced(claim, JobStatus.FINISHED, write, passed_on)
 
     def _try_later(self, claim: Claim, verdict: TryLater, started_at: datetime) -> Standing:
         """Into the scheduled registry."""
@@ -141,11 +149,12 @@ class Settler:
                 error=f"{verdict.reason}\ntried again in {verdict.delay_seconds:.1f} s",
             )
 
-        return self._fenced(claim, write)
+        return self._fenced(claim, JobStatus.SCHEDULED, write)
 
     def _fenced(
         self,
         claim: Claim,
+        ending: JobStatus,
         write: Callable[[Pipeline], None],
         write_gone: Callable[[Pipeline], None] | None = None,
     ) -> Standing:
@@ -155,7 +164,7 @@ class Settler:
                 try:
                     pipe.watch(rq_keys.job_key(claim.job_id))  # type: ignore[no-untyped-call]
                     status, execution = self._look(pipe, claim)
-                    found = standing(status, execution, claim.execution_id)
+                    found = standing(status, execution, claim.execution_id, ending)
                     if found is Standing.OURS:
                         pipe.multi()
                         write(pipe)

@@ -24,11 +24,9 @@ from hiddenfeed.store.memory import MemoryStore
 from hiddenfeed.verify import verify
 from tests.faults.fault_site import SPOOL, Site
 from tests.faults.fleet import processes_of
-from uploader.tidy import tidy
 
 #: The producer ends when the store is complete; second copies of batches may still be on their way then.
 SETTLE_SECONDS = 60.0
-_TIDY_AGE_SECONDS = 60.0
 _READERS = 8
 #: Equal bytes in every run of the job, whatever its name.
 _DOCUMENTS = ("tokens.parquet", "skipped.parquet")
@@ -65,8 +63,6 @@ class Findings:
     corrupted: list[str] = field(default_factory=list)
     #: Everything else.
     troubles: list[str] = field(default_factory=list)
-    #: No fault: files in the spool that no job spoke of any more, which the uploaders' tidying takes away.
-    tidied: int = 0
 
     @property
     def all(self) -> list[str]:
@@ -84,27 +80,20 @@ def take_reference(store: Store, run_id: str) -> Reference:
     return Reference(fingerprint, frozenset(keys), _contents(copy, run_id, keys))
 
 
-def inspect(
-    site: Site, reference: Reference, run_id: str, *, may_leave_files: bool = False, tidied_now: bool = True
-) -> Findings:
+def inspect(site: Site, reference: Reference, run_id: str) -> Findings:
     """Everything that is wrong after the run; its producers must have ended.
 
-    With `may_leave_files` there may be files in the spool that no job speaks of: their writer was killed, or
-    Redis forgot them. The uploaders remove those when they are a minute old, which they look for once a
-    minute. With `tidied_now` that is done here, by the same function and as if an hour had passed; else it
-    is left to the uploaders, and to the caller to look.
+    Files may be on their way through the spool then: second copies of batches, and files that no job
+    spoke of until an uploader announced them again. All of them must be gone soon.
     """
     findings = Findings()
     with site.client as client:
         checks: list[Callable[[], None]] = [
             lambda: check_store(site.store, reference, run_id, findings),
+            lambda: check_spool(site, findings),
             lambda: _check_queues(client, run_id, findings),
             lambda: _check_counters(client, site.store, run_id, findings),
         ]
-        if not may_leave_files:
-            checks.append(lambda: check_spool(site, findings, run_id))
-        if tidied_now:
-            checks.append(lambda: _tidy_spool(site, client, findings))
         for check in checks:
             try:
                 check()
@@ -144,17 +133,16 @@ def copy_run(store: Store, run_id: str) -> MemoryStore:
     return copy
 
 
-def check_spool(site: Site, findings: Findings, run_id: str = "*") -> None:
-    """No file is left, finished or not, of one run or of any."""
-    left = [str(path.relative_to(site.spool.root)) for path in site.spool.root.glob(f"{run_id}/*")]
-    findings.troubles += [f"left in the spool: {name}" for name in sorted(left)]
+def check_spool(site: Site, findings: Findings, seconds: float = SETTLE_SECONDS) -> None:
+    """No file stays in the spool for longer than `seconds`, finished or not."""
+    left: list[str] = []
 
+    def is_empty() -> bool:
+        left[:] = sorted(str(path.relative_to(site.spool.root)) for path in site.spool.root.glob("*/*"))
+        return not left
 
-def _tidy_spool(site: Site, client: redis.Redis, findings: Findings) -> None:
-    an_hour_on = time.time() + 3600
-    removed = tidy(site.spool, client, least_age_seconds=_TIDY_AGE_SECONDS, now=an_hour_on)
-    findings.tidied = len(removed)
-    check_spool(site, findings)
+    if not until(is_empty, seconds):
+        findings.troubles += [f"left in the spool: {name}" for name in left]
 
 
 def _check_queues(client: redis.Redis, run_id: str, findings: Findings) -> None:

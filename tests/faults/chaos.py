@@ -18,17 +18,26 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from random import Random
 
-from tests.faults.aftermath import Findings, Reference, check_spool, until
+from tests.faults.aftermath import Reference
 from tests.faults.catalogue import FAULTS
 from tests.faults.fault_site import Site, open_site
-from tests.faults.lookout import spool_bytes
 from tests.faults.trial import Fault, Report, make_reference, try_faults
 
 LONGEST_OUTAGE_SECONDS = 60.0
-#: The uploaders look for files that nobody speaks of once a minute, and take them when they are a minute old.
-TIDY_SECONDS = 150.0
 MIXED = "three of them, mixed"
-_HEAD = ("fault", "runs", "struck", "went on s", "recovered s", "redone", "lost", "dupl.", "corr.", "other")
+_HEAD = (
+    "fault",
+    "runs",
+    "struck",
+    "went on s",
+    "recovered s",
+    "redone",
+    "forgotten",
+    "lost",
+    "dupl.",
+    "corr.",
+    "other",
+)
 
 
 @dataclass
@@ -51,6 +60,7 @@ class Row:
             _median_and_max([strike.went_on_seconds for strike in strikes]),
             _median_and_max([strike.recovered_seconds for strike in strikes]),
             str(sum(report.redone for report in self.reports)),
+            str(sum(report.announced for report in self.reports)),
             *map(str, counts),
         )
 
@@ -106,7 +116,6 @@ class Chaos:
                 if number and time.monotonic() >= end:
                     break
                 self._disturb(f"chaos-{number:04d}", label, chosen)
-            self._last_look()
         finally:
             self._close_site()
 
@@ -121,7 +130,6 @@ class Chaos:
             name,
             self._random,
             longest_outage_seconds=LONGEST_OUTAGE_SECONDS,
-            tidied_now=False,
         )
         self.rows.setdefault(label, Row()).reports.append(report)
         struck = (
@@ -132,15 +140,6 @@ class Chaos:
             print(*(f"    {sentence}" for sentence in report.findings.all), sep="\n")
             print(f"    logs are in {site.keep_logs()}", flush=True)
             self._close_site()
-
-    def _last_look(self) -> None:
-        """The spool once the uploaders have had the time to tidy it."""
-        if self._site is None:
-            return
-        spool, findings = self._site.spool, Findings()
-        until(lambda: spool_bytes(spool) == 0, TIDY_SECONDS)
-        check_spool(self._site, findings)
-        self.troubles += findings.all
 
     def _new_site(self) -> Site:
         self._site = self._opened.enter_context(open_site())

@@ -52,7 +52,7 @@ _SETTINGS = {
     "upload_parallelism": "4",
     # GPU workers wait for the uploaders, and the uploaders for the proxy: work is left when a fault strikes.
     "upload_backlog_max": "20",
-    "leftover_seconds": "60",
+    "leftover_seconds": "2",
     "spool_cap_bytes": str(SPOOL_CAP_BYTES),
     "spool_free_bytes": "0",
     "device": "cpu",

@@ -70,7 +70,6 @@ def _submit_again(trial: Trial) -> None:
 
 FAULTS = (
     Fault("job ids pushed twice", _push_twice),
-    # Who finishes a job that says queued by now takes it for its own earlier ending, and leaves the file.
-    Fault("running jobs queued again", _requeue_running, leaves_files=True),
+    Fault("running jobs queued again", _requeue_running),
     Fault("two producers at once", _submit_again, times=1, producers=2),
 )

@@ -16,7 +16,7 @@ def _kill(role: str) -> Fault:
     def inject(trial: Trial) -> None:
         trial.strike(role, signal.SIGKILL)
 
-    return Fault(f"kill -9 {role}", inject, times=3, leaves_files=role == "gpu_worker")
+    return Fault(f"kill -9 {role}", inject, times=3, forgets_files=role == "gpu_worker")
 
 
 def _kill_early(trial: Trial) -> None:
@@ -63,10 +63,10 @@ FAULTS = (
     _kill("uploader"),
     _kill("producer"),
     Fault("kill -9 producer, early", _kill_early, times=3, early=True),
-    Fault("kill -9 all", _kill_all, leaves_files=True),
+    Fault("kill -9 all", _kill_all, forgets_files=True),
     # A role that starts before its servers ends with 75, for its supervisor to try again.
-    Fault("kill -9 all and servers", _kill_servers_too, leaves_files=True, own_ends=frozenset({75})),
-    Fault("kill -9 storm", _storm(signal.SIGKILL), times=1, leaves_files=True),
-    Fault("SIGTERM storm", _storm(signal.SIGTERM), leaves_files=True),
+    Fault("kill -9 all and servers", _kill_servers_too, forgets_files=True, own_ends=frozenset({75})),
+    Fault("kill -9 storm", _storm(signal.SIGKILL), times=1, forgets_files=True),
+    Fault("SIGTERM storm", _storm(signal.SIGTERM), forgets_files=True),
     Fault("frozen past the lease", _freeze),
 )

@@ -99,8 +99,8 @@ FAULTS = (
     ),
     # What a server is before a failover has come to its end.
     Fault("Redis is a replica", _refuse(("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE"))),
-    Fault("Redis wiped", _wipe, leaves_files=True),
-    Fault("Redis wiped, submit again", _wipe_and_submit, leaves_files=True),
+    Fault("Redis wiped", _wipe, forgets_files=True),
+    Fault("Redis wiped, submit again", _wipe_and_submit, forgets_files=True),
     Fault("Redis drops connections", _drop_connections),
     Fault("Redis clock jumps", _jump),
 )

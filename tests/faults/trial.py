@@ -42,8 +42,8 @@ class Fault:
     #: Whether batches may be computed again for it. If not, only jobs that were taken over may be, which
     #: happens to a process that does not get to run for a lease.
     redoes: bool = True
-    #: Whether files may stay behind in the spool, for the uploaders to tidy away.
-    leaves_files: bool = False
+    #: Whether files may stay in the spool that no job speaks of, until an uploader announces them again.
+    forgets_files: bool = False
     #: Exit codes with which processes may end that nobody sent a signal to.
     own_ends: frozenset[int] = frozenset()
     #: What a site must have, as far as it is not on every machine: tells the reason why not, or None.
@@ -76,6 +76,8 @@ class Report:
     findings: Findings = field(default_factory=Findings)
     #: Batches that were computed once more.
     redone: int = 0
+    #: Files that were announced again.
+    announced: int = 0
 
 
 class Trial:
@@ -191,7 +193,6 @@ def try_faults(
     random: Random,
     *,
     longest_outage_seconds: float = 0.0,
-    tidied_now: bool = True,
 ) -> Report:
     """Make a run of that name, let the faults strike it one after the other, and look at what is left."""
     ends_before = len(site.fleet.ends)
@@ -214,16 +215,12 @@ def try_faults(
         troubles += trial.close()
     for strike in report.strikes:
         _measure(strike, trial.lookout)
-    report.findings = inspect(
-        site,
-        reference,
-        trial.run_id,
-        may_leave_files=any(fault.leaves_files for fault in faults),
-        tidied_now=tidied_now,
-    )
+    report.findings = inspect(site, reference, trial.run_id)
     report.findings.troubles[:0] = troubles + _bad_ends(site, faults, ends_before)
     told = listen(site.fleet, trial.run_id)
-    report.redone = told.redone
+    report.redone, report.announced = told.redone, told.announced
+    if told.announced and not any(fault.forgets_files for fault in faults):
+        report.findings.troubles.append(f"{told.announced} files were forgotten, which was not called for")
     if told.redone > told.taken_over and not any(fault.redoes for fault in faults):
         report.findings.troubles.append(
             f"{told.redone} batches were computed again, which was not called for"

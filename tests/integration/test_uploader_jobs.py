@@ -18,11 +18,8 @@ from common.queues import (
     UPLOAD_FUNCTION,
     enqueue,
     extract_queue_name,
-    extract_request,
     failed_jobs,
-    job_states,
     open_queue,
-    queue_counts,
     upload_queue_name,
     upload_request,
 )
@@ -33,9 +30,8 @@ from hiddenfeed.errors import ConfigError
 from hiddenfeed.options import MIB, StoreOptions
 from hiddenfeed.store import PutOutcome, Store, open_store
 from hiddenfeed.store.memory import MemoryStore
-from tests.upload_rig import RUN, batch, finished_file, make_spool
+from tests.upload_rig import RUN, finished_file, make_spool
 from tests.worker_rig import SETTINGS, make_worker, running, state, wait_until
-from uploader.tidy import tidy
 from uploader.upload import FileUploader
 
 QUEUE = upload_queue_name("default")
@@ -263,28 +259,3 @@ def test_a_store_that_refuses_us_for_a_while_fails_no_job(redis_client: redis.Re
         wait_until(lambda: state(redis_client, request) == "finished")
     assert store.read(message.key) == DATA
     assert spool.files() == []
-
-
-# --- tidying ---
-
-
-def test_files_that_redis_has_forgotten_are_removed_once_old(redis_client: redis.Redis, spool: Spool) -> None:
-    forgotten = finished_file(spool, 1, b"forgotten")
-    queued = finished_file(spool, 2, b"queued")
-    young = finished_file(spool, 3, b"young")
-    computing = finished_file(spool, 4, b"computing")
-    dead = spool.reserve(RUN, 5, "dead", 10)
-    assert dead is not None
-    os.close(dead.fd)
-    enqueue(redis_client, [upload_request(queued), extract_request(batch(4))], SETTINGS)
-    redis_client.hset(f"rq:job:{extract_request(batch(4)).job_id}", "status", "started")
-    now = 1_000_000.0
-    for message, age in ((forgotten, 700), (queued, 700), (young, 10), (computing, 700)):
-        os.utime(spool.resolve(message.path), (now - age, now - age))
-    removed = tidy(spool, redis_client, least_age_seconds=600, now=now)
-    assert removed == [f"{RUN}/{dead.path.name}", forgotten.path]
-    assert [file.path for file in spool.files()] == [queued.path, young.path, computing.path]
-    assert job_states(redis_client, [upload_request(queued).job_id]) == {
-        upload_request(queued).job_id: "queued"
-    }
-    assert queue_counts(redis_client, QUEUE).queued == 1

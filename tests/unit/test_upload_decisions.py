@@ -8,13 +8,13 @@ import msgspec
 import pytest
 
 from common.messages import BatchReport, ExtractBatch, UploadFile
-from common.queues import extract_job_id, upload_job_id
+from common.queues import LOST, extract_job_id, upload_job_id
 from common.spool import SpoolFile
 from hiddenfeed.errors import PermanentError
 from hiddenfeed.layout import batch_key, quarantine_note_key
 from hiddenfeed.store.base import ObjectInfo, PutOutcome
 from hiddenfeed.store.s3_put import Verdict, declared, judge, part_bytes
-from uploader.decide import after_put, check_message, job_ids, leftovers, without_file
+from uploader.decide import after_put, aged, check_message, job_ids, leftovers, without_file
 
 MIB = 1024 * 1024
 CHECKSUM = "crc32:y/Q5Jg=="
@@ -90,11 +90,9 @@ def test_a_lost_file_matters_only_if_the_store_has_not_the_batch() -> None:
 # --- leftovers ---
 
 
-def left(upload: str | None, extract: str | None, age: float) -> bool:
-    file = SpoolFile(run_id="r", batch_id=1, path="r/000001-a.json", size_bytes=1, modified_at=1000.0)
-    states = {upload_job_id("r", 1): upload, extract_job_id("r", 1): extract}
-    assert set(job_ids([file])) == set(states)
-    return leftovers([file], states, now=1000.0 + age, least_age_seconds=600) == [file]
+def spool_file(batch_id: int, token: str = "a", modified_at: float = 1000.0) -> SpoolFile:
+    path = f"r/{batch_id:06d}-{token}.json"
+    return SpoolFile(run_id="r", batch_id=batch_id, path=path, size_bytes=1, modified_at=modified_at)
 
 
 @pytest.mark.parametrize(
@@ -104,18 +102,32 @@ def left(upload: str | None, extract: str | None, age: float) -> bool:
         (None, "finished", True),
         (None, "queued", True),
         (None, "started", False),
+        (None, LOST, True),
         ("finished", "finished", True),
         ("queued", "finished", False),
         ("started", "finished", False),
         ("scheduled", "finished", False),
         ("failed", "finished", False),
+        (LOST, "finished", True),
     ],
 )
 def test_a_file_is_left_over_when_no_job_will_come_for_it(
     upload: str | None, extract: str | None, is_left: bool
 ) -> None:
-    assert left(upload, extract, age=600) is is_left
-    assert left(upload, extract, age=599) is False
+    file = spool_file(1)
+    states = {upload_job_id("r", 1): upload, extract_job_id("r", 1): extract}
+    assert set(job_ids([file])) == set(states)
+    assert leftovers([file], states) == ([file] if is_left else [])
+
+
+def test_of_two_files_of_a_batch_one_is_left_over_at_a_time() -> None:
+    first, second, other = spool_file(1), spool_file(1, "b"), spool_file(2)
+    assert [file.batch_id for file in leftovers([first, second, other], {})] == [1, 2]
+
+
+def test_a_writer_has_its_time() -> None:
+    assert aged([spool_file(1)], now=1060.0, least_age_seconds=60) == [spool_file(1)]
+    assert aged([spool_file(1)], now=1059.0, least_age_seconds=60) == []
 
 
 # --- what the store's object is to us ---

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from rq.job import JobStatus
 
 from common.settings.catalogue import QueueSettings
 from common.worker import GiveBack
@@ -69,17 +70,21 @@ def test_a_reason_is_one_line_of_bounded_length() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "execution", "expected"),
+    ("status", "execution", "ending", "expected"),
     [
-        ("started", "me", Standing.OURS),
-        ("finished", "me", Standing.SETTLED),
-        ("scheduled", "me", Standing.SETTLED),
-        ("queued", "me", Standing.SETTLED),
-        ("started", "other", Standing.LOST),
-        ("finished", "other", Standing.LOST),
-        ("queued", None, Standing.LOST),
-        (None, None, Standing.GONE),
+        ("started", "me", JobStatus.FINISHED, Standing.OURS),
+        ("finished", "me", JobStatus.FINISHED, Standing.SETTLED),
+        ("scheduled", "me", JobStatus.SCHEDULED, Standing.SETTLED),
+        # Our own retry, due meanwhile; and a job that a tool queued again while we did it.
+        ("queued", "me", JobStatus.SCHEDULED, Standing.SETTLED),
+        ("queued", "me", JobStatus.FINISHED, Standing.LOST),
+        ("started", "other", JobStatus.FINISHED, Standing.LOST),
+        ("finished", "other", JobStatus.FINISHED, Standing.LOST),
+        ("queued", None, JobStatus.FINISHED, Standing.LOST),
+        (None, None, JobStatus.FINISHED, Standing.GONE),
     ],
 )
-def test_whose_a_job_is(status: str | None, execution: str | None, expected: Standing) -> None:
-    assert standing(status, execution, "me") is expected
+def test_whose_a_job_is(
+    status: str | None, execution: str | None, ending: JobStatus, expected: Standing
+) -> None:
+    assert standing(status, execution, "me", ending) is expected
