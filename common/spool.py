@@ -47,6 +47,8 @@ class SpoolUsage(msgspec.Struct, frozen=True, kw_only=True):
     #: Files being written, at their full size from the start.
     part_bytes: int
     cap_bytes: int
+    #: What a spool that was full must come down to before it is filled again.
+    low_bytes: int = 0
     disk_free_bytes: int
     #: Disk space promised to files being written that the disk has not handed out yet.
     promised_bytes: int = 0
@@ -75,6 +77,11 @@ def kept_name(root: Path) -> str:
     if not _NAME.fullmatch(name):
         raise ConfigError(f"{root / _NAME_FILE} holds no name of a spool; remove it, or give --spool")
     return name
+
+
+def low_mark(limit: int, percent: int) -> int:
+    """The level below `limit` at which what was stopped there goes on."""
+    return limit * percent // 100
 
 
 class Spool:
@@ -113,11 +120,13 @@ class Spool:
                 files += 1
                 used += status.st_size
         existing = next(folder for folder in (self.root, *self.root.parents) if folder.exists())
+        limits = self._current()
         return SpoolUsage(
             files=files,
             bytes=used,
             part_bytes=part,
-            cap_bytes=self._current().spool_cap_bytes,
+            cap_bytes=limits.spool_cap_bytes,
+            low_bytes=low_mark(limits.spool_cap_bytes, limits.spool_low_percent),
             disk_free_bytes=shutil.disk_usage(existing).free,
             promised_bytes=promised,
         )

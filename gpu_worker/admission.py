@@ -1,16 +1,25 @@
-"""Whether this worker may take another batch now; asked before every pop."""
+"""Whether this worker may take another batch now; asked before every pop.
+
+Each of the two levels that hold a worker back has a high mark, at which it stops, and a low one, at
+which it goes on: near a limit a fleet would else start and stop with every file that leaves.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import redis
 
+from common.logs import get_logger
 from common.queues import queue_counts, upload_queue_name
-from common.spool import Spool
+from common.settings.catalogue import ExtractSettings
+from common.spool import Spool, low_mark
 from gpu_worker.service import RunService
 from hiddenfeed.batch_file import bytes_per_token
 from hiddenfeed.run import RunDocument
+
+log = get_logger("admission")
 
 
 def batch_bytes(document: RunDocument) -> int:
@@ -25,23 +34,69 @@ def batch_bytes(document: RunDocument) -> int:
     return per_token * -(-plan.tokens // max(1, plan.batches))
 
 
+@dataclass(frozen=True)
+class Pressure:
+    """The levels at one instant, in bytes and files, and their marks."""
+
+    #: Whether the next batch's file would be let into the spool.
+    room: bool
+    spool: int
+    spool_low: int
+    backlog: int
+    backlog_max: int
+    backlog_low: int
+
+
+@dataclass(frozen=True)
+class Held:
+    """What holds a worker back."""
+
+    spool: bool = False
+    backlog: bool = False
+
+    @property
+    def why(self) -> str | None:
+        """For the monitor; None if nothing does."""
+        return "spool full" if self.spool else "upload backlog" if self.backlog else None
+
+
+def held_back(pressure: Pressure, before: Held) -> Held:
+    """What holds a worker back now that was held back by `before`."""
+    return Held(
+        spool=not pressure.room or (before.spool and pressure.spool > pressure.spool_low),
+        backlog=pressure.backlog >= pressure.backlog_max
+        or (before.backlog and pressure.backlog > pressure.backlog_low),
+    )
+
+
 class Admission:
     """Says why no batch may be taken: the words are shown by the monitor."""
 
     def __init__(
-        self, client: redis.Redis, spool: Spool, runs: RunService, backlog_max: Callable[[], int]
+        self, client: redis.Redis, spool: Spool, runs: RunService, settings: Callable[[], ExtractSettings]
     ) -> None:
-        """`backlog_max` is asked every time: the setting may change while we run."""
-        self._client, self._spool, self._runs, self._backlog_max = client, spool, runs, backlog_max
+        """`settings` is asked every time: some may change while we run."""
+        self._client, self._spool, self._runs, self._settings = client, spool, runs, settings
+        self._held = Held()
 
     def why_not(self) -> str | None:
         """`spool full`, `upload backlog`, or None; raises TransientError when Redis is away."""
         run = self._runs.served
-        if run is not None:
-            size = batch_bytes(run.document)
-            if size > self._spool.usage().cap_bytes:
-                return f"spool cap below a batch file of {size} bytes"
-            if not self._spool.has_room(size):
-                return "spool full"
+        # Without a run in service nothing is known of the size of a batch.
+        size = batch_bytes(run.document) if run is not None else 0
+        usage, settings = self._spool.usage(), self._settings()
+        if size > usage.cap_bytes:
+            return f"spool cap below a batch file of {size} bytes"
         waiting = queue_counts(self._client, upload_queue_name(self._spool.name)).unfinished
-        return "upload backlog" if waiting >= self._backlog_max() else None
+        pressure = Pressure(
+            room=self._spool.has_room(size),
+            spool=usage.bytes + usage.part_bytes,
+            spool_low=usage.low_bytes,
+            backlog=waiting,
+            backlog_max=settings.upload_backlog_max,
+            backlog_low=low_mark(settings.upload_backlog_max, settings.upload_backlog_low_percent),
+        )
+        before, self._held = self._held, held_back(pressure, self._held)
+        if self._held.why != before.why:
+            log.info("may take batches again" if self._held.why is None else "held back", why=self._held.why)
+        return self._held.why

@@ -82,9 +82,7 @@ def serve(settings: Resolved) -> int:
         handlers={EXTRACT_FUNCTION: extractor.extract_batch},
         settings=settings.group(QueueSettings),
         slots=lambda: extract.batches_in_flight,
-        may_take=Admission(
-            client, spool, runs, lambda: live.group(ExtractSettings).upload_backlog_max
-        ).why_not,
+        may_take=Admission(client, spool, runs, lambda: live.group(ExtractSettings)).why_not,
         job_timeout_seconds=extract.batch_timeout_seconds,
     )
     get_logger(ROLE).info("serving", device=str(device), store=store.url, spool=str(spool.root))

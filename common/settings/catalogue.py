@@ -130,6 +130,15 @@ class SpoolSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             ge=MIB, description="the spool never holds more than this", extra={"unit": "bytes", "live": True}
         ),
     ] = 50 * GIB
+    spool_low_percent: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=100,
+            description="a spool that was full lets batches be started again once it holds this share of its cap, or less",
+            extra={"unit": "%", "live": True},
+        ),
+    ] = 80
     spool_free_bytes: Annotated[
         int,
         Meta(
@@ -197,6 +206,15 @@ class ExtractSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             extra={"live": True},
         ),
     ] = 1000
+    upload_backlog_low_percent: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=100,
+            description="once that many waited, start batches again when this share of it is left, or less",
+            extra={"unit": "%", "live": True},
+        ),
+    ] = 80
     cache_dir: Annotated[
         str | None, Meta(description="folder for token files of runs; inside the spool when not set")
     ] = None
