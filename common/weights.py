@@ -6,6 +6,7 @@ A folder has no revision to name, and its place on disk does not matter, so what
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -48,10 +49,15 @@ def hash_files(files: Sequence[Path]) -> list[str]:
         return list(threads.map(_hash_file, files))
 
 
+def digest_of(stream: io.BufferedReader) -> str:
+    """BLAKE2b, in hex, of all that is left of a stream; raises OSError."""
+    return hashlib.file_digest(stream, _new_digest).hexdigest()
+
+
 def _hash_file(path: Path) -> str:
     try:
         with path.open("rb") as file:
-            return hashlib.file_digest(file, _new_digest).hexdigest()
+            return digest_of(file)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from None
 

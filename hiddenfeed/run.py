@@ -11,6 +11,8 @@ from hiddenfeed.errors import DataError
 
 FORMAT_VERSION = 1
 FINGERPRINT_DIGITS = 12
+#: Fields of the identity that runs of the first version did not have.
+_ADDED = ("min_loss_tokens", "duplicates", "data_format", "columns")
 
 
 class InputFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -46,6 +48,15 @@ class RunIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     micro_batch_tokens: int
     target_file_bytes: int
     seed: int
+    # What follows was added later: the default is what every run before it had, and does not count in the
+    # fingerprint, so that stored runs keep theirs.
+    min_loss_tokens: int = 1
+    #: `keep` or `drop`: what became of rows of the same content.
+    duplicates: str = "keep"
+    #: `auto` or the one kind of rows that was taken.
+    data_format: str = "auto"
+    #: Which column is what, where that was told: `id=uuid,messages=chat`.
+    columns: str = ""
 
 
 class PlanSummary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -94,8 +105,12 @@ class RunDocument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def fingerprint(identity: RunIdentity) -> str:
-    """The first 12 hex digits of BLAKE2b over the identity's canonical JSON."""
-    canonical = msgspec.json.encode(identity, order="sorted")
+    """The first 12 hex digits of BLAKE2b over the identity's canonical JSON, without later fields at their default."""
+    fields = msgspec.to_builtins(identity)
+    for field in msgspec.structs.fields(RunIdentity):
+        if field.name in _ADDED and fields[field.name] == field.default:
+            del fields[field.name]
+    canonical = msgspec.json.encode(fields, order="sorted")
     return hashlib.blake2b(canonical).hexdigest()[:FINGERPRINT_DIGITS]
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from common.weights import DIGEST_BYTES, files_hash, hash_files, weights_identity
+from common.weights import DIGEST_BYTES, files_hash, weights_identity
 from hiddenfeed.errors import ConfigError
 from hiddenfeed.layout import check_run_id
 from hiddenfeed.run import InputFile, RunDocument, RunIdentity, fingerprint, identity_differences
+from producer.columns import canonical_columns
 from producer.recipe import Recipe
+from producer.sources.files import hash_data
 
 #: Files that decide how a tokenizer cuts text, over all kinds of tokenizers.
 _TOKENIZER_FILES = (
@@ -33,7 +35,7 @@ def identify(recipe: Recipe) -> RunIdentity:
     Raises ConfigError for a file that cannot be read and for a folder without weights.
     """
     model, data, plan = recipe.model, recipe.data, recipe.plan
-    digests = hash_files(recipe.files)
+    digests = hash_data(recipe.files)
     recipe.check_unchanged()
     return RunIdentity(
         data=tuple(
@@ -48,6 +50,10 @@ def identify(recipe: Recipe) -> RunIdentity:
         max_length=data.max_length,
         overlength=data.overlength,
         min_length=data.min_length,
+        min_loss_tokens=data.min_loss_tokens,
+        duplicates=data.duplicates,
+        data_format=data.data_format,
+        columns=canonical_columns(data.columns),
         taps=recipe.taps.taps,
         final_state=data.final_state,
         dtype=data.dtype,

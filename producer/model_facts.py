@@ -26,6 +26,8 @@ class ModelFacts:
     num_blocks: int
     #: Rows of the embedding table: token ids are below it.
     vocab_size: int
+    #: Longest input the model was made for, in tokens; None where its configuration sets no limit.
+    max_positions: int | None = None
 
 
 def read_model_facts(model: str, revision: str | None) -> ModelFacts:
@@ -46,7 +48,8 @@ def read_model_facts(model: str, revision: str | None) -> ModelFacts:
         )
     text = config.get_text_config(decoder=True)
     sizes = [_size(model, text, key) for key in ("hidden_size", "num_hidden_layers", "vocab_size")]
-    return ModelFacts(name, folder, commit, *sizes)
+    hidden_size, num_blocks, vocab_size = sizes
+    return ModelFacts(name, folder, commit, hidden_size, num_blocks, vocab_size, _max_positions(text))
 
 
 def _commit(model: str, revision: str | None) -> str:
@@ -75,3 +78,23 @@ def _size(model: str, config: Any, key: str) -> int:
     if not isinstance(value, int) or value < 1:
         raise ConfigError(f"model {model}: its configuration has no {key}")
     return value
+
+
+def _max_positions(config: Any) -> int | None:
+    """What the configuration says of positions; more where rotary positions are scaled beyond what it says."""
+    said = getattr(config, "max_position_embeddings", None)
+    if not isinstance(said, int) or said < 1:
+        return None
+    scaling = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
+    if not isinstance(scaling, dict):
+        return said
+    # One set of parameters, or one for each type of layer.
+    sets = [scaling, *(value for value in scaling.values() if isinstance(value, dict))]
+    return max(said, *(_scaled(parameters, said) for parameters in sets))
+
+
+def _scaled(parameters: dict[str, Any], said: int) -> int:
+    factor, original = parameters.get("factor"), parameters.get("original_max_position_embeddings")
+    if not isinstance(factor, int | float):
+        return said
+    return int(factor * (original if isinstance(original, int) else said))

@@ -21,11 +21,12 @@ from hiddenfeed.options import MIB
 from hiddenfeed.run import PlanSummary
 from hiddenfeed.words import duration_text
 from producer.console import Console
+from producer.parse_row import parse_row
 from producer.plan import Plan, make_plan
 from producer.recipe import Recipe
-from producer.rows import Shape
+from producer.rows import RawRow, SkippedRow
 from producer.samples import Sample
-from producer.sources import RowReader, SkippedRow, SourceRow
+from producer.sources import RowReader
 from producer.spill import Spill
 from producer.tally import Tally
 from producer.tokens_file import SkippedFile, write_tokens_file
@@ -101,15 +102,13 @@ def _tokenise(
 ) -> Tally:
     """The first pass: every row is kept or left out."""
     tally = Tally()
-    maker = recipe.sample_maker()
-
-    def on_shape(path: Path, shape: Shape) -> None:
-        console.say(f"reading {path.name}: {shape}")
-
-    reader = RowReader(recipe.files, on_shape)
+    maker, duplicates = recipe.sample_maker(), recipe.duplicates()
+    reader = RowReader(recipe.files, recipe.columns, console.say)
     total, begun = sum(size for size, _ in recipe.file_states), time.monotonic()
     for chunk in _chunks(reader):
-        for result in maker.make(chunk):
+        rows = [parse_row(row, recipe.columns) for row in chunk]
+        for row, made in zip(rows, maker.make(rows), strict=True):
+            result = duplicates.check(row.file, made)
             if isinstance(result, SkippedRow):
                 leave_out(result)
                 tally.skip(result)
@@ -130,8 +129,8 @@ def _progress(tally: Tally, done: float, seconds: float) -> str:
     )
 
 
-def _chunks(reader: RowReader) -> Iterator[list[SourceRow | SkippedRow]]:
-    chunk: list[SourceRow | SkippedRow] = []
+def _chunks(reader: RowReader) -> Iterator[list[RawRow]]:
+    chunk: list[RawRow] = []
     begun = reader.bytes_read
     for row in reader:
         chunk.append(row)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
+
+import msgspec
 
 from common.hub import local_folder
 from common.settings.catalogue import DataSettings, PlanSettings
@@ -14,19 +17,20 @@ from hiddenfeed.errors import ConfigError
 from hiddenfeed.layout import check_run_id
 from hiddenfeed.taps import Taps, parse_taps
 from producer.chat_template import ChatTemplate
+from producer.columns import Columns, choose_columns
+from producer.duplicates import Duplicates
 from producer.loss_spans import LossSpans
 from producer.model_facts import ModelFacts, read_model_facts
 from producer.plan import PlanLimits, batch_tokens
 from producer.samples import SampleMaker
-from producer.sources import find_files
+from producer.sources import DataFile, FileState, find_files
 from producer.tokenizer import Tokenizer, load_tokenizer
 
 #: Says one line to the person who waits.
 Say = Callable[[str], None]
 
-FileState = tuple[int, int]
-
 _NAME_CHARACTERS = 60
+_DATA_SUFFIXES = r"(\.(jsonl|ndjson|json|parquet|arrow))?(\.(gz|zst|bz2|xz))?$"
 
 
 @dataclass(frozen=True)
@@ -35,9 +39,11 @@ class Recipe:
 
     data: DataSettings
     plan: PlanSettings
-    files: Sequence[Path]
-    #: (size in bytes, time of the last change) of each file before anything was read of it.
+    files: Sequence[DataFile]
+    #: What each file was like before anything was read of it.
     file_states: Sequence[FileState]
+    #: What makes a row of them a sample.
+    columns: Columns
     model: ModelFacts
     taps: Taps
     tokenizer: Tokenizer
@@ -70,23 +76,27 @@ class Recipe:
         if self.data.name is not None:
             return self.data.name
         model = Path(self.model.name).name
-        data = self.files[0].name.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".json")
+        data = re.sub(_DATA_SUFFIXES, "", Path(self.files[0].name).name)
         slug = re.sub(r"[^A-Za-z0-9_-]+", "-", f"{model}-{data}").strip("-_")
         return slug[:_NAME_CHARACTERS].strip("-_") or "run"
 
     def check_unchanged(self) -> None:
         """Raises ConfigError if a data file is not what it was when the recipe was made."""
-        if states_of(self.files) != self.file_states:
+        if [file.state() for file in self.files] != self.file_states:
             raise ConfigError(f"{self.data.data} was changed while it was read; start again when it is whole")
 
     def sample_maker(self) -> SampleMaker:
-        """A fresh maker of samples; it remembers the ids of one preparation."""
+        """A maker of samples; any number of them make the same."""
         spans = None
         if self.template is not None:
             spans = LossSpans(
                 self.template, self.tokenizer.turn_tokens(self.template.text), self.data.loss_mask
             )
         return SampleMaker(self.tokenizer, spans, self.model.vocab_size, self.data)
+
+    def duplicates(self) -> Duplicates:
+        """What has been seen of a preparation's samples: nothing yet."""
+        return Duplicates(by_content=self.data.duplicates == "drop")
 
 
 def make_recipe(data: DataSettings, plan: PlanSettings, say: Say) -> Recipe:
@@ -97,27 +107,41 @@ def make_recipe(data: DataSettings, plan: PlanSettings, say: Say) -> Recipe:
     """
     if data.name is not None:
         _check_name(data.name)
-    if data.min_length > data.max_length:
-        raise ConfigError(f"--min-length {data.min_length} is above --max-length {data.max_length}")
+    if max(data.min_length, data.min_loss_tokens) > data.max_length:
+        name, value = max(
+            ("min-length", data.min_length), ("min-loss-tokens", data.min_loss_tokens), key=itemgetter(1)
+        )
+        raise ConfigError(f"--{name} {value} is above --max-length {data.max_length}")
+    columns = choose_columns(data.data_format, data.columns)
     files = find_files(data.data)
     if local_folder(data.model) is None:
         say(f"looking for model {data.model} in the local cache and on the hub")
     model = read_model_facts(data.model, data.model_revision)
+    data = _within_positions(data, model, say)
     taps = parse_taps(data.taps, model.num_blocks)
     tokenizer = load_tokenizer(model)
     template = _template(data, tokenizer)
     pinned = f" at {model.revision[:12]}" if model.revision else ""
     say(f"model {data.model}{pinned}: {model.num_blocks} blocks of width {model.hidden_size}")
     say(f"taps {data.taps}: {taps.meaning}")
-    return Recipe(data, plan, files, states_of(files), model, taps, tokenizer, template)
+    return Recipe(
+        data, plan, files, [file.state() for file in files], columns, model, taps, tokenizer, template
+    )
 
 
-def states_of(files: Sequence[Path]) -> list[FileState]:
-    """Size and time of the last change of each file; raises ConfigError if one is gone."""
-    try:
-        return [(stat.st_size, stat.st_mtime_ns) for stat in (file.stat() for file in files)]
-    except OSError as error:
-        raise ConfigError(f"{error.filename} cannot be read: {error.strerror}") from None
+def _within_positions(data: DataSettings, model: ModelFacts, say: Say) -> DataSettings:
+    """The settings with no sample longer than the model has positions, said aloud where that changes them."""
+    if model.max_positions is None or data.max_length <= model.max_positions:
+        return data
+    say(
+        f"--max-length {data.max_length:,} is lowered to {model.max_positions:,}, which is all the positions that the "
+        "model has"
+    )
+    if data.min_length > model.max_positions:
+        raise ConfigError(
+            f"--min-length {data.min_length} is above the model's {model.max_positions} positions"
+        )
+    return msgspec.structs.replace(data, max_length=model.max_positions)
 
 
 def _template(data: DataSettings, tokenizer: Tokenizer) -> ChatTemplate | None:

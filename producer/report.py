@@ -17,6 +17,11 @@ def tally_lines(tally: Tally) -> list[str]:
     ]
     if tally.truncated:
         lines.append(f"{tally.truncated:,} samples were longer than --max-length and lost their end")
+    if tally.skipped:
+        lines.append(
+            "skipped by filter: "
+            + ", ".join(f"{rows:,} {cause}" for cause, rows in tally.causes.most_common())
+        )
     reasons = tally.reasons()
     lines += [f"skipped: {reason}" for reason in reasons[:_REASONS_SHOWN]]
     if len(reasons) > _REASONS_SHOWN:

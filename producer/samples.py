@@ -1,6 +1,7 @@
 """From rows to samples: tokens and loss masks within the limits, or the reason why not.
 
-Works on a handful of rows at a time, so that the tokenizer's threads have enough to share.
+Works on a handful of rows at a time, so that the tokenizer's threads have enough to share. Each row
+is judged by itself; what it may have in common with others is `producer.duplicates`' business.
 """
 
 from __future__ import annotations
@@ -13,9 +14,7 @@ import numpy as np
 from common.settings.catalogue import DataSettings
 from hiddenfeed.errors import ConfigError
 from producer.loss_spans import LossSpans, RenderedChat
-from producer.rows import Conversation, RowError, Text, Tokens
-from producer.sample_ids import SampleIds
-from producer.sources import SkippedRow, SourceRow
+from producer.rows import Conversation, RowError, SkippedRow, SourceRow, Text, Tokens
 from producer.tokenizer import Ids, Mask, Tokenizer
 
 
@@ -23,6 +22,7 @@ from producer.tokenizer import Ids, Mask, Tokenizer
 class Sample:
     """One row ready to be planned: n token ids int32[n] and their loss mask uint8[n], n >= 1."""
 
+    #: The row's own id, or `row-<n>`.
     sample_id: str
     source_row: int
     ids: Ids
@@ -32,15 +32,14 @@ class Sample:
 
 
 class SampleMaker:
-    """Turns rows into samples, in order. Stateful only in the ids it has given out."""
+    """Turns rows into samples, in order; remembers nothing of them."""
 
     def __init__(
         self, tokenizer: Tokenizer, loss_spans: LossSpans | None, vocab_size: int, settings: DataSettings
     ) -> None:
-        """`loss_spans` is None for a model without a chat template."""
+        """`loss_spans` is None for a model without a chat template; of the settings the limits and the mask count."""
         self._tokenizer, self._loss_spans = tokenizer, loss_spans
         self._vocab_size, self._settings = vocab_size, settings
-        self._ids = SampleIds()
 
     def make(self, rows: Sequence[SourceRow | SkippedRow]) -> list[Sample | SkippedRow]:
         """One result per row, in the rows' order.
@@ -86,7 +85,9 @@ class SampleMaker:
             if isinstance(row, SourceRow) and isinstance(row.content, Text)
         }
         if self._settings.loss_mask != "all":
-            error = RowError("plain text has no assistant's turns; --loss-mask all takes every token")
+            error = RowError(
+                "plain text has no assistant's turns; --loss-mask all takes every token", "no loss mask"
+            )
             return dict.fromkeys(texts, error)
         encoded = self._tokenizer.encode_texts(list(texts.values())) if texts else []
         return dict(zip(texts, encoded, strict=True))
@@ -98,10 +99,10 @@ class SampleMaker:
             if encoded is None:
                 assert isinstance(row.content, Tokens)
                 encoded = self._given(row.content)
-            sample = self._within_limits(Sample("", row.source_row, *encoded))
-            return replace(sample, sample_id=self._ids.claim(row.source_row, row.sample_id))
+            name = row.sample_id if row.sample_id is not None else f"row-{row.source_row}"
+            return self._within_limits(Sample(name, row.source_row, *encoded))
         except RowError as error:
-            return SkippedRow(row.file, row.source_row, row.sample_id, str(error))
+            return SkippedRow(row.file, row.source_row, row.sample_id, str(error), error.cause)
 
     def _given(self, tokens: Tokens) -> tuple[Ids, Mask]:
         """Ids that came tokenised, with the mask that the settings ask for."""
@@ -110,10 +111,13 @@ class SampleMaker:
         if tokens.mask is None:
             raise RowError(
                 "input_ids came without loss_mask or labels, so nothing says what is to be predicted; "
-                "--loss-mask all takes every token"
+                "--loss-mask all takes every token",
+                "no loss mask",
             )
         if self._settings.loss_mask == "last-turn":
-            raise RowError("--loss-mask last-turn needs messages; input_ids do not say where turns begin")
+            raise RowError(
+                "--loss-mask last-turn needs messages; input_ids do not say where turns begin", "no loss mask"
+            )
         return tokens.ids, tokens.mask
 
     def _within_limits(self, sample: Sample) -> Sample:
@@ -121,24 +125,26 @@ class SampleMaker:
         limits, length = self._settings, len(sample.ids)
         outside = (sample.ids >= self._vocab_size).nonzero()[0]
         if len(outside):
-            place = outside[0]
             raise RowError(
-                f"token id {sample.ids[place]} at position {place} is outside the model's vocabulary of {self._vocab_size}"
+                f"token id {sample.ids[outside[0]]} at position {outside[0]} is outside the model's vocabulary "
+                f"of {self._vocab_size}",
+                "outside the vocabulary",
             )
         if length < limits.min_length:
-            raise RowError(f"{length} tokens are fewer than --min-length {limits.min_length}")
+            raise RowError(f"{length} tokens are fewer than --min-length {limits.min_length}", "too short")
         if length > limits.max_length and limits.overlength == "drop":
-            raise RowError(f"{length} tokens are more than --max-length {limits.max_length}")
-        if not sample.mask.any():
-            raise RowError("no token is to be predicted: the loss mask is 0 everywhere")
-        if length <= limits.max_length:
-            return sample
-        ids, mask = sample.ids[: limits.max_length], sample.mask[: limits.max_length]
-        if not mask.any():
+            raise RowError(f"{length} tokens are more than --max-length {limits.max_length}", "too long")
+        if length > limits.max_length:
+            ids, mask = sample.ids[: limits.max_length], sample.mask[: limits.max_length]
+            sample = replace(sample, ids=ids, mask=mask, truncated=True)
+        predicted = np.count_nonzero(sample.mask)
+        if predicted < limits.min_loss_tokens:
+            cut = f" within --max-length {limits.max_length}, of {length}" if sample.truncated else ""
             raise RowError(
-                f"no token is to be predicted within --max-length {limits.max_length}, of {length} tokens"
+                f"{predicted} tokens to be predicted{cut} are fewer than --min-loss-tokens {limits.min_loss_tokens}",
+                "too few loss tokens",
             )
-        return replace(sample, ids=ids, mask=mask, truncated=True)
+        return sample
 
 
 def _tried(
@@ -147,4 +153,4 @@ def _tried(
     try:
         return render(conversation)
     except RowError as error:
-        return error
+        return RowError(str(error), "not rendered") if error.cause == "malformed" else error

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 
+from producer.rows import Cause, SkippedRow
 from producer.samples import Sample
-from producer.sources import SkippedRow
+
+#: Reasons told apart; a dataset wrong in ever new ways must not fill the memory.
+_MAX_REASONS = 1000
 
 
 @dataclass
@@ -33,6 +37,8 @@ class Tally:
     loss_tokens: int = 0
     #: Samples that were longer than the limit and lost their end.
     truncated: int = 0
+    #: Skipped rows by the filter that they failed; their sum is `skipped`.
+    causes: Counter[Cause] = field(default_factory=Counter)
     _reasons: dict[str, Reason] = field(default_factory=dict)
 
     def add(self, sample: Sample) -> None:
@@ -47,7 +53,11 @@ class Tally:
         """Count a skipped row under its reason."""
         self.rows += 1
         self.skipped += 1
-        self._reasons.setdefault(general_reason(row.reason), Reason(row)).rows += 1
+        self.causes[row.cause] += 1
+        reason = general_reason(row.reason)
+        if reason not in self._reasons and len(self._reasons) >= _MAX_REASONS:
+            reason = row.cause
+        self._reasons.setdefault(reason, Reason(row)).rows += 1
 
     def reasons(self) -> list[Reason]:
         """Why rows were skipped, the most frequent reason first."""

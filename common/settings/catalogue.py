@@ -233,6 +233,16 @@ class DataSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             extra={"required": True},
         ),
     ] = ""
+    data_format: Annotated[
+        Literal["auto", "messages", "conversations", "input_ids", "prompt", "text"],
+        Meta(description="the one kind of rows to take; auto tells each row's by its columns"),
+    ] = "auto"
+    columns: Annotated[
+        str,
+        Meta(
+            description="columns with names of your own, e.g. messages=chat,id=uuid; id= numbers rows that have ids"
+        ),
+    ] = ""
     model: Annotated[str, Meta(description="hub id or folder of the model", extra={"required": True})] = ""
     model_revision: Annotated[
         str | None, Meta(description="hub revision; the newest when not set, then pinned")
@@ -272,6 +282,20 @@ class DataSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     min_length: Annotated[
         int, Meta(ge=1, description="shortest sample in tokens", extra={"unit": "tokens"})
     ] = 1
+    min_loss_tokens: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="fewest tokens to be predicted in a sample, after truncation",
+            extra={"unit": "tokens"},
+        ),
+    ] = 1
+    duplicates: Annotated[
+        Literal["keep", "drop"],
+        Meta(
+            description="samples whose tokens and loss mask an earlier one has too; the second of one id is always skipped"
+        ),
+    ] = "keep"
 
 
 class PlanSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -191,8 +191,8 @@ def test_rows_of_every_kind_over_several_files(tmp_path: Path, model: Path) -> N
     (tmp_path / "out").mkdir()
     prepared = prepare(recipe, tmp_path / "out", console)
     assert said == [
-        "reading 1.jsonl: column conversations, ids made from row numbers",
-        "reading 2.jsonl: column input_ids, loss mask from column labels, ids made from row numbers",
+        "reading 1.jsonl (JSON lines): column conversations, ids made from row numbers",
+        "reading 2.jsonl (JSON lines): column input_ids, loss mask from column labels, ids made from row numbers",
     ]
     assert {row["sample_id"] for row in rows_of(prepared)} == {"row-0", "row-1"}
     assert pq.read_table(prepared.skipped_path)["source_file"].to_pylist() == ["2.jsonl"]
@@ -204,6 +204,7 @@ def test_what_is_said_of_it(tmp_path: Path, model: Path) -> None:
     prepared = prepared_in(tmp_path / "out", recipe)
     lines = tally_lines(prepared.tally)
     assert lines[0].startswith("54 rows: ")
+    assert "skipped by filter: 16 too few loss tokens, 3 malformed, 1 empty" in lines
     assert any(
         line.startswith("skipped: 3 × line 51 is not JSON") and "(first: row 50 of data.jsonl)" in line
         for line in lines
@@ -220,6 +221,27 @@ def test_a_survey_plans_what_a_preparation_plans_and_writes_nothing(tmp_path: Pa
     assert plan.lengths.tolist() == prepared.plan.lengths.tolist()
     assert (tally.rows, tally.samples, tally.skipped) == (61, 60, 1)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_no_sample_is_longer_than_the_model_has_positions(tmp_path: Path) -> None:
+    model = write_model_folder(tmp_path / "model", max_position_embeddings=16)
+    data, said = write_rows(tmp_path / "data.jsonl", conversations(20)), list[str]()
+    settings = DataSettings(data=str(data), model=str(model), taps="1")
+    recipe = make_recipe(settings, PlanSettings(), said.append)
+    assert "--max-length 4,096 is lowered to 16, which is all the positions that the model has" in said
+    prepared = prepared_in(tmp_path / "out", recipe)
+    assert prepared.summary.longest == 16
+
+
+def test_duplicates_by_content_are_left_out_if_asked(tmp_path: Path, model: Path) -> None:
+    rows = [{**row, "id": f"{copy}-{row['id']}"} for copy in "ab" for row in conversations(10)]
+    data = write_rows(tmp_path / "data.jsonl", rows)
+    kept = prepared_in(tmp_path / "keep", recipe_of(data, model))
+    dropped = prepared_in(tmp_path / "drop", recipe_of(data, model, duplicates="drop"))
+    assert (kept.summary.samples, dropped.summary.samples, dropped.summary.skipped) == (20, 10, 10)
+    assert dropped.tally.causes == {"duplicate content": 10}
+    reasons = pq.read_table(dropped.skipped_path)["reason"].to_pylist()
+    assert reasons == ["an earlier row has the same tokens and loss mask"] * 10
 
 
 def test_reasons_are_counted_without_their_particulars() -> None:
@@ -243,8 +265,8 @@ def test_reasons_are_counted_without_their_particulars() -> None:
         ),
         ([{"input_ids": [1, 2]}], "mostly: 1 × input_ids came without loss_mask or labels"),
         (
-            [{"prompt": "x"}],
-            "mostly: 1 × line 1 has none of messages, conversations, input_ids, text; it has prompt",
+            [{"title": "x"}],
+            "mostly: 1 × line 1 has none of messages, conversations, conversation, input_ids, prompt,",
         ),
     ],
 )
@@ -289,6 +311,9 @@ def test_a_full_disk_is_an_error_that_names_the_way_out(
         ({"taps": "1,99"}, "99"),
         ({"name": "a/b"}, "--name 'a/b' is not allowed"),
         ({"min_length": 9, "max_length": 8}, "--min-length 9 is above --max-length 8"),
+        ({"min_loss_tokens": 9, "max_length": 8}, "--min-loss-tokens 9 is above --max-length 8"),
+        ({"min_length": 3000}, "--min-length 3000 is above the model's 2048 positions"),
+        ({"columns": "talk=chat"}, "'talk=chat' is not WHAT=COLUMN"),
         ({"model_revision": "main"}, "--model-revision main is for models on the hub"),
         ({"chat_template": "/nowhere.jinja"}, "--chat-template /nowhere.jinja cannot be read"),
         ({"data": "/nowhere.jsonl"}, "--data /nowhere.jsonl is not there"),

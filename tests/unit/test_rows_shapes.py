@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import numpy as np
 import pytest
 
-from producer.rows import (
-    Conversation,
-    RowError,
-    Text,
-    Tokens,
-    content_of,
-    recognise,
-    sample_id_of,
-)
+from hiddenfeed.errors import ConfigError
+from producer.columns import Columns, canonical_columns, choose_columns
+from producer.parse_row import content_of, parse_row, sample_id_of
+from producer.rows import Conversation, RawRow, RowError, SkippedRow, SourceRow, Text, Tokens
 
 USER = {"role": "user", "content": "hi"}
 BOT = {"role": "assistant", "content": "hello"}
+AUTO = Columns()
 
 
-def read(values: dict[str, Any]) -> Any:
-    shape = recognise(values)
+def read(values: dict[str, Any], columns: Columns = AUTO) -> Any:
+    shape = columns.shape_of(values)
     assert shape is not None
     return content_of(shape, values)
 
@@ -32,14 +30,65 @@ def reason(values: dict[str, Any]) -> str:
     return str(caught.value)
 
 
-def test_columns_are_recognised_in_order_of_preference() -> None:
-    shape = recognise({"text": "x", "input_ids": [1], "messages": [USER], "id": 3})
-    assert shape is not None
-    assert (shape.content, shape.id_column, shape.mask_column) == ("messages", "id", None)
-    assert shape.unused == ("input_ids", "text")
-    assert str(shape) == "column messages, ids from column id, not used: input_ids, text"
-    assert recognise({"prompt": "x"}) is None
-    assert recognise({"messages": None, "text": "x"}).content == "text"  # type: ignore[union-attr]
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"text": "x", "input_ids": [1], "messages": [USER], "id": 3}, "column messages, ids from column id, not used: input_ids, text"),
+        ({"messages": None, "text": "x"}, "column text, ids made from row numbers"),
+        ({"conversation": [USER], "conversation_id": "x"}, "column conversation, ids from column conversation_id"),
+        ({"instruction": "a", "input": "", "output": "b", "text": "c"}, "columns instruction and input and output, ids made from row numbers, not used: text"),
+        ({"question": "a", "answer": "b", "system_prompt": "s"}, "columns question and answer, system from column system_prompt, ids made from row numbers"),
+        ({"input_ids": [1], "labels": [1]}, "column input_ids, loss mask from column labels, ids made from row numbers"),
+        ({"input_ids": [1], "attention_mask": [1]}, "column input_ids, no loss mask, ids made from row numbers"),
+    ],
+)  # fmt: skip
+def test_columns_are_recognised_in_order_of_preference(values: dict[str, Any], said: str) -> None:
+    assert str(AUTO.shape_of(values)) == said
+
+
+def test_rows_that_nothing_is_recognised_in() -> None:
+    assert AUTO.shape_of({"response": "x", "title": "y"}) is None
+    skipped = parse_row(RawRow("f", 3, "line 4", b'{"title": "y", "id": 7}'), AUTO)
+    assert isinstance(skipped, SkippedRow)
+    assert skipped.reason.startswith("line 4 has none of messages, conversations, ")
+    assert skipped.reason.endswith("; it has title, id")
+
+
+def test_columns_of_ones_own() -> None:
+    columns = choose_columns("auto", "messages=chat, id=uuid")
+    row = {"chat": [USER, BOT], "uuid": "u1", "id": 5, "messages": "not it", "text": "nor it"}
+    shape = columns.shape_of(row)
+    assert str(shape) == "column chat, ids from column uuid"
+    assert columns.shape_of({"text": "x"}) is None
+    # A format that is asked for is the only one, whatever else is there.
+    assert read({"text": "x", "messages": [USER]}, choose_columns("text", "")) == Text("x")
+    assert choose_columns("text", "").shape_of({"messages": [USER]}) is None
+    unnamed = choose_columns("auto", "id=").shape_of({"text": "x", "id": 4})
+    assert unnamed is not None
+    assert unnamed.column("id") is None
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ("chat", "'chat' is not WHAT=COLUMN, where WHAT is one of messages, "),
+        ("talk=chat", "'talk=chat' is not WHAT=COLUMN"),
+        ("id=a,id=b", "names id twice"),
+        ("messages=", "messages needs the name of its column"),
+    ],
+)
+def test_columns_that_say_nothing(columns: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        choose_columns("auto", columns)
+    assert message in str(caught.value)
+
+
+def test_equal_choices_have_one_spelling() -> None:
+    assert (
+        canonical_columns(" messages=chat , id=")
+        == canonical_columns("id=,messages=chat")
+        == "id=,messages=chat"
+    )
 
 
 def test_messages_keep_their_order_and_extras() -> None:
@@ -60,6 +109,7 @@ def test_messages_keep_their_order_and_extras() -> None:
     ("spelled", "role"),
     [
         ("human", "user"), ("User", "user"), ("prompter", "user"), ("gpt", "assistant"), ("chatgpt", "assistant"),
+        ("bing", "assistant"), ("bard", "assistant"), ("assistant", "assistant"), ("developer", "system"), ("tool", "tool"),
         ("model", "assistant"), ("bot", "assistant"), ("system", "system"), ("observation", "tool"), ("function", "tool"),
     ],
 )  # fmt: skip
@@ -111,18 +161,63 @@ def test_conversations_that_are_none(messages: Any, expected: str) -> None:
     assert expected in reason({"messages": messages})
 
 
+def test_a_prompt_and_its_response_are_a_conversation() -> None:
+    expected = Conversation([USER, BOT])
+    assert read({"prompt": "hi", "response": "hello"}) == expected
+    assert read({"instruction": "hi", "input": " ", "output": "hello"}) == expected
+    assert read({"question": "hi", "answer": "hello"}) == expected
+    assert read({"prompt": [USER], "completion": [BOT]}) == expected
+    # Of several columns for one thing the one that says something.
+    assert read({"prompt": "hi", "response": None, "output": "hello"}) == expected
+    about = read({"instruction": "sum up", "input": "a text", "output": "b", "system": "be brief"})
+    assert [message["content"] for message in about.messages] == ["be brief", "sum up\n\na text", "b"]
+    # A prompt about a list is a text.
+    assert read({"prompt": "[1, 2]", "response": "3"}).messages[0]["content"] == "[1, 2]"
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"prompt": "hi"}, "prompt has no response beside it"),
+        ({"prompt": "hi", "response": None}, "response is missing, not text"),
+        ({"prompt": "hi", "response": " "}, "response is empty"),
+        ({"prompt": "", "response": "x"}, "prompt is empty"),
+        ({"prompt": 3, "response": "x"}, "prompt is a number, not text"),
+        ({"prompt": "x", "response": ["y"]}, "response[0] is text, not a message"),
+        ({"instruction": "x", "input": 3, "output": "y"}, "input is a number, not text"),
+        ({"messages": [USER, BOT], "system": 3}, "the system prompt is a number, not text"),
+    ],
+)
+def test_exchanges_that_are_none(values: dict[str, Any], expected: str) -> None:
+    assert expected in reason(values)
+
+
+def test_a_system_prompt_beside_a_conversation_comes_first_unless_there_is_one() -> None:
+    own = {"role": "system", "content": "own"}
+    first = read({"conversations": [USER, BOT], "system": "beside"}).messages[0]
+    assert first == {"role": "system", "content": "beside"}
+    assert read({"conversations": [own, USER, BOT], "system": "beside"}).messages[0] == own
+
+
+def test_lists_written_as_json_inside_text() -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    packed = {"messages": json.dumps([USER, BOT]), "tools": json.dumps(tools)}
+    assert read(packed) == Conversation([USER, BOT], tools)
+    assert read({"messages": [USER, BOT], "tools": "[]"}).tools is None
+
+
+def test_a_call_in_a_message_of_its_own_becomes_the_assistants() -> None:
+    call = {"from": "function_call", "value": '{"name": "f", "arguments": {"x": 1}}'}
+    message = read({"conversations": [{"from": "human", "value": "hi"}, call]}).messages[1]
+    assert message["role"] == "assistant"
+    assert message["tool_calls"] == [{"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}]
+    assert "a tool call whose text is not JSON" in reason({"conversations": [{**call, "value": "f(x)"}]})
+    assert "tool_calls is text, not a list" in reason({"messages": [USER, {**BOT, "tool_calls": "f"}]})
+
+
 def test_tools_must_be_a_list() -> None:
     assert "tools is text" in reason({"messages": [USER, BOT], "tools": "search"})
     assert read({"messages": [USER, BOT], "tools": []}).tools is None
-
-
-def test_a_row_without_the_files_column_is_refused_by_name() -> None:
-    shape = recognise({"messages": [USER]})
-    assert shape is not None
-    with pytest.raises(
-        RowError, match="the row has no messages, as which the file is read; it has text, lang"
-    ):
-        content_of(shape, {"text": "x", "lang": "en"})
 
 
 def test_text() -> None:
@@ -137,8 +232,22 @@ def test_tokens_with_every_kind_of_mask() -> None:
     assert (bare.ids.tolist(), str(bare.ids.dtype), bare.mask) == ([1, 2, 3], "int32", None)
     masked = read({"input_ids": [1, 2, 3], "loss_mask": [0, True, 1]})
     assert (masked.mask.tolist(), masked.mask.dtype) == ([0, 1, 1], "uint8")
+    same = read({"input_ids": np.array([1, 2, 3], np.int64), "loss_mask": np.array([0, 1, 1], np.int8)})
+    assert (same.ids.tolist(), same.ids.dtype, same.mask.tolist()) == ([1, 2, 3], "int32", [0, 1, 1])
     labelled = read({"input_ids": [1, 2, 3], "labels": [-100, 2, -100]})
     assert labelled.mask.tolist() == [0, 1, 0]
+
+
+def test_padding_that_the_attention_mask_tells_is_left_out() -> None:
+    padded = {
+        "input_ids": [0, 7, 8, 9, 0, -1], "attention_mask": [0, 1, 1, 1, 0, 0], "labels": [-100, -100, 8, 9, -100, -100],
+    }  # fmt: skip
+    got = read(padded)
+    assert (got.ids.tolist(), got.mask.tolist()) == ([7, 8, 9], [0, 1, 1])
+    assert "attention_mask has a 0 between ones" in reason({**padded, "attention_mask": [1, 0, 1, 1, 0, 0]})
+    assert "the row is padding alone" in reason({**padded, "attention_mask": [0] * 6})
+    # Places are those of the row as it was given.
+    assert "input_ids[2] is -4" in reason({"input_ids": [0, 1, -4], "attention_mask": [0, 1, 1]})
 
 
 @pytest.mark.parametrize(
@@ -167,15 +276,24 @@ def test_tokens_that_are_none(values: dict[str, Any], expected: str) -> None:
 
 
 def test_sample_ids() -> None:
-    shape = recognise({"id": 1, "text": "x"})
+    shape = AUTO.shape_of({"id": 1, "text": "x"})
     assert shape is not None
     assert sample_id_of(shape, {"id": 17}) == "17"
     assert sample_id_of(shape, {"id": "../x"}) == "../x"
     assert sample_id_of(shape, {"id": None}) is None
     assert sample_id_of(shape, {"id": ""}) is None
-    assert sample_id_of(shape, {}) is None
     for wrong in (True, 1.5, ["a"], {"a": 1}):
         with pytest.raises(RowError, match="an id is text or a whole number"):
             sample_id_of(shape, {"id": wrong})
     with pytest.raises(RowError, match="id has 1001 characters"):
         sample_id_of(shape, {"id": "x" * 1001})
+
+
+def test_a_row_is_read_from_bytes_or_from_a_record() -> None:
+    expected = SourceRow("f", 5, "a", Text("x"))
+    assert parse_row(RawRow("f", 5, "line 6", b'{"id": "a", "text": "x"}'), AUTO) == expected
+    assert parse_row(RawRow("f", 5, "row 5", {"id": "a", "text": "x"}), AUTO) == expected
+    refused = parse_row(RawRow("f", 5, "row 5", RowError("unreadable")), AUTO)
+    assert refused == SkippedRow("f", 5, None, "unreadable")
+    nameless = parse_row(RawRow("f", 5, "row 5", {"id": "a", "text": 3}), AUTO)
+    assert nameless == SkippedRow("f", 5, "a", "text is a number, not text")

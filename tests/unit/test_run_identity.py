@@ -40,6 +40,7 @@ DOCUMENT = RunDocument(
     [
         {"data": ()}, {"model": "m"}, {"model_revision": None}, {"tokenizer": "u"}, {"chat_template": "d"},
         {"loss_mask": "all"}, {"max_length": 1}, {"overlength": "drop"}, {"min_length": 2}, {"taps": (1, 15, 29)},
+        {"min_loss_tokens": 2}, {"duplicates": "drop"}, {"data_format": "text"}, {"columns": "id=uuid"},
         {"final_state": "post"}, {"dtype": "float32"}, {"micro_batch_tokens": 1}, {"target_file_bytes": 1}, {"seed": 1},
         {"format_version": 2},
     ],
@@ -53,12 +54,19 @@ def test_every_field_changes_the_fingerprint_and_is_named(change: dict[str, Any]
 
 def test_all_fields_are_covered_above() -> None:
     fields = {field.name for field in msgspec.structs.fields(RunIdentity)}
-    assert len(fields) == 16
+    assert len(fields) == 20
 
 
 def test_the_fingerprint_is_stable() -> None:
     # A changed value here orphans every stored run: it must be a decision, not an accident.
     assert fingerprint(IDENTITY) == "157f0da54b83"
+
+
+def test_a_run_that_was_stored_before_a_field_was_added_is_the_same_run() -> None:
+    stored = msgspec.to_builtins(DOCUMENT)
+    for added in ("min_loss_tokens", "duplicates", "data_format", "columns"):
+        del stored["identity"][added]
+    assert decode_run_document(msgspec.json.encode(stored), "run.json") == DOCUMENT
 
 
 def test_documents_round_trip_and_an_altered_one_is_refused() -> None:

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from common.settings.catalogue import DataSettings
 from hiddenfeed.errors import ConfigError
-from producer.rows import Content, Conversation, RowError, Text, Tokens
-from producer.sample_ids import SampleIds
+from producer.digest_set import DigestSet
+from producer.duplicates import Duplicates
+from producer.rows import Content, Conversation, SkippedRow, SourceRow, Text, Tokens
 from producer.samples import Sample, SampleMaker
-from producer.sources import SkippedRow, SourceRow
 from tests.tiny_chat import CHATML, VOCABULARY, loss_spans, tiny_tokenizer
 
 TALK = Conversation([{"role": "user", "content": "you"}, {"role": "assistant", "content": "fine"}])
@@ -94,7 +94,7 @@ def test_given_tokens_take_their_mask_or_none() -> None:
     given_mask, none, zero = make(tokens(1, 2, mask=[0, 1]), tokens(1, 2), tokens(1, 2, mask=[0, 0]))
     assert masked(given_mask) == [0, 1]
     assert "input_ids came without loss_mask or labels" in reason(none)
-    assert "the loss mask is 0 everywhere" in reason(zero)
+    assert reason(zero) == "0 tokens to be predicted are fewer than --min-loss-tokens 1"
     assert [masked(result) for result in make(tokens(1, 2), tokens(3, 4, mask=[0, 0]), loss_mask="all")] == [
         [1, 1]
     ] * 2
@@ -129,7 +129,10 @@ def test_length_limits() -> None:
 
 def test_truncation_that_leaves_nothing_to_predict_is_a_skip() -> None:
     cut, kept = make(tokens(1, 2, 3, mask=[0, 0, 1]), tokens(1, 2, 3, mask=[0, 1, 1]), max_length=2)
-    assert reason(cut) == "no token is to be predicted within --max-length 2, of 3 tokens"
+    assert (
+        reason(cut)
+        == "0 tokens to be predicted within --max-length 2, of 3 are fewer than --min-loss-tokens 1"
+    )
     assert masked(kept) == [0, 1]
 
 
@@ -140,22 +143,72 @@ def test_a_model_without_a_template_is_an_error_once_a_conversation_comes() -> N
         maker.make([SourceRow("d", 1, None, TALK)])
 
 
-# --- ids ---
+def test_fewest_tokens_to_be_predicted() -> None:
+    rows = tokens(1, 2, 3, mask=[1, 1, 0]), tokens(1, 2, 3, mask=[0, 1, 0]), tokens(1, 2, 3, mask=[1, 0, 1])
+    kept, few, cut = make(*rows, min_loss_tokens=2, max_length=2)
+    assert masked(kept) == [1, 1]
+    assert "1 tokens to be predicted within --max-length 2" in reason(few)
+    assert isinstance(cut, SkippedRow)
+    assert cut.cause == "too few loss tokens"
 
 
-def test_the_second_of_two_equal_ids_is_skipped() -> None:
-    maker = SampleMaker(tiny_tokenizer(), None, VOCABULARY, DataSettings(loss_mask="all"))
-    rows = [SourceRow("d", row, name, tokens(1)) for row, name in enumerate(["a", "b", "a"])]
-    results = maker.make(rows[:2]) + maker.make(rows[2:])
-    assert reason(results[2]) == "id 'a' is taken by an earlier row"
-    assert isinstance(results[2], SkippedRow)
-    assert results[2].sample_id == "a"
+def test_each_filter_is_told_by_its_cause() -> None:
+    results = make(
+        tokens(1, mask=[1]), tokens(1, 2), tokens(VOCABULARY, 1, mask=[1, 1]), tokens(1, 2, mask=[0, 0]), tokens(1, 2, 3, mask=[1, 1, 1]),
+        Text("x"), Conversation([{"role": "user", "content": "x"}]),
+        min_length=2, max_length=2, overlength="drop",
+    )  # fmt: skip
+    causes = [result.cause if isinstance(result, SkippedRow) else "kept" for result in results]
+    assert causes == [
+        "too short", "no loss mask", "outside the vocabulary", "too few loss tokens", "too long", "no loss mask", "not rendered",
+    ]  # fmt: skip
+
+
+# --- duplicates ---
+
+
+def sample(row: int, name: str | None = None, ids: tuple[int, ...] = (1,), mask: int = 1) -> Sample:
+    own = name if name is not None else f"row-{row}"
+    return Sample(own, row, np.array(ids, np.int32), np.full(len(ids), mask, np.uint8))
+
+
+def outcomes(duplicates: Duplicates, *samples: Sample | SkippedRow) -> list[str]:
+    checked = (duplicates.check("d", made) for made in samples)
+    return [result.cause if isinstance(result, SkippedRow) else "kept" for result in checked]
+
+
+def test_the_second_of_two_equal_ids_is_skipped_and_says_how_not_to_be() -> None:
+    duplicates = Duplicates(by_content=False)
+    assert outcomes(duplicates, sample(0, "a"), sample(1, "b")) == ["kept", "kept"]
+    again = duplicates.check("d.jsonl", sample(2, "a", ids=(5,)))
+    assert isinstance(again, SkippedRow)
+    assert again.reason == "id 'a' is taken by an earlier row; --columns id= numbers the rows instead"
+    assert (again.file, again.source_row, again.sample_id) == ("d.jsonl", 2, "a")
+
+
+def test_equal_content_is_skipped_if_asked() -> None:
+    samples = [
+        sample(0, ids=(1, 2)), sample(1, ids=(1, 2)), sample(2, ids=(1, 2), mask=0), sample(3, ids=(1,)), sample(4, ids=(1, 2)),
+    ]  # fmt: skip
+    assert outcomes(Duplicates(by_content=False), *samples) == ["kept"] * 5
+    assert outcomes(Duplicates(by_content=True), *samples) == [
+        "kept", "duplicate content", "kept", "kept", "duplicate content",
+    ]  # fmt: skip
 
 
 def test_a_row_that_is_skipped_does_not_take_its_id() -> None:
-    maker = SampleMaker(tiny_tokenizer(), None, VOCABULARY, DataSettings())
-    bad, good = SourceRow("d", 0, "a", tokens(1)), SourceRow("d", 1, "a", tokens(1, mask=[1]))
-    assert [type(result) for result in maker.make([bad, good])] == [SkippedRow, Sample]
+    bad = SkippedRow("d", 0, "a", "broken")
+    samples: list[Sample | SkippedRow] = [
+        bad,
+        sample(1, "a"),
+        sample(2, "b"),
+        sample(3, "c", ids=(9,)),
+        sample(4, "b", ids=(7,)),
+    ]
+    # Row 2 repeats row 1's content, so that its id is free for row 4.
+    assert outcomes(Duplicates(by_content=True), *samples) == [
+        "malformed", "kept", "duplicate content", "kept", "kept",
+    ]  # fmt: skip
 
 
 @given(
@@ -164,10 +217,21 @@ def test_a_row_that_is_skipped_does_not_take_its_id() -> None:
     )
 )
 def test_ids_are_unique_whatever_rows_call_themselves(own: list[str | None]) -> None:
-    ids, given_out = SampleIds(), []
+    duplicates, given_out = Duplicates(by_content=False), set()
     for row, name in enumerate(own):
-        try:
-            given_out.append(ids.claim(row, name))
-        except RowError:
-            assert (name or f"row-{row}") in given_out
-    assert len(set(given_out)) == len(given_out)
+        result = duplicates.check("d", sample(row, name))
+        assert isinstance(result, SkippedRow) == (result.sample_id in given_out)
+        given_out.add(result.sample_id)
+
+
+def test_a_digest_set_is_a_set_however_it_grows_and_collides() -> None:
+    random, seen, digests = np.random.default_rng(0), set(), DigestSet()
+    for number in range(20_000):
+        # Few low bits, so that many begin their search at one place.
+        digest = (int(random.integers(1, 9_000)) << 8).to_bytes(8, "little") + (number % 2).to_bytes(
+            8, "little"
+        )
+        assert (digest in digests) == (digest in seen)
+        assert digests.add(digest) == (digest not in seen)
+        seen.add(digest)
+    assert len(digests) == len(seen)

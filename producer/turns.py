@@ -1,0 +1,177 @@
+"""Conversations as people write them, made into messages as chat templates take them.
+
+A role has many spellings, content may be a list of parts, and a conversation may be a prompt and a
+response in columns of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from producer.rows import Conversation, Message, RowError, kind_of
+
+_ROLES = {
+    **dict.fromkeys(("system", "developer"), "system"),
+    **dict.fromkeys(("user", "human", "prompter", "client"), "user"),
+    **dict.fromkeys(
+        ("assistant", "gpt", "chatgpt", "gpt4", "gpt-4", "claude", "bot", "chatbot", "model", "ai", "bing", "bard"),
+        "assistant",
+    ),
+    **dict.fromkeys(
+        ("tool", "function", "observation", "function_response", "tool_response", "tool_result", "ipython"),
+        "tool",
+    ),
+    # A call as a message of its own, its text the call: made into the tool call of an assistant's message.
+    **dict.fromkeys(("function_call", "tool_call"), "call"),
+}  # fmt: skip
+_REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
+_TEXT_PARTS = ("text", "input_text", "output_text")
+_SPELLED_KEYS = ("role", "from", "content", "value")
+
+
+def conversation(where: str, raw: Any, system: Any, tools: Any) -> Conversation:
+    """The conversation in the column `where`; `system` and `tools` are what stands beside it, or None.
+
+    Raises RowError naming the message that is wrong.
+    """
+    raw = _decoded(raw)
+    if not isinstance(raw, list):
+        raise RowError(f"{where} is {kind_of(raw)}, not a list of messages")
+    if not raw:
+        raise RowError(f"{where} is empty: a conversation without messages", "empty")
+    messages = [_message(f"{where}[{place}]", item) for place, item in enumerate(raw)]
+    return _whole(where, messages, system, tools)
+
+
+def exchange(columns: Mapping[str, str], values: Mapping[str, Any]) -> Conversation:
+    """A prompt and its response, each a text or a list of messages; `columns` says where each part is.
+
+    An `input` beside them is what the prompt is about and follows it after an empty line. Raises
+    RowError naming the column that is wrong.
+    """
+    if "response" not in columns:
+        raise RowError(f"{columns['prompt']} has no response beside it")
+    parts = {what: _decoded(values.get(column)) for what, column in columns.items()}
+    asked = _side(columns["prompt"], parts["prompt"], "user")
+    about = parts.get("input")
+    if about is not None and not isinstance(about, str):
+        raise RowError(f"{columns['input']} is {kind_of(about)}, not text")
+    if about is not None and about.strip():
+        asked[-1]["content"] += f"\n\n{about}"
+    answered = _side(columns["response"], parts["response"], "assistant")
+    return _whole(columns["prompt"], asked + answered, parts.get("system"), parts.get("tools"))
+
+
+def _side(column: str, raw: Any, role: str) -> list[Message]:
+    """One side of an exchange; a text is one message of `role`."""
+    if isinstance(raw, str):
+        if not raw.strip():
+            raise RowError(f"{column} is empty", "empty")
+        return [{"role": role, "content": raw}]
+    if not isinstance(raw, list):
+        raise RowError(f"{column} is {kind_of(raw)}, not text")
+    if not raw:
+        raise RowError(f"{column} is empty", "empty")
+    return [_message(f"{column}[{place}]", item) for place, item in enumerate(raw)]
+
+
+def _whole(where: str, messages: list[Message], system: Any, tools: Any) -> Conversation:
+    if not any(_says_something(message) for message in messages):
+        raise RowError(f"{where} is empty: no message says anything", "empty")
+    if system is not None and not isinstance(system, str):
+        raise RowError(f"the system prompt is {kind_of(system)}, not text")
+    # A conversation that brings its own is not given a second one.
+    if system and system.strip() and messages[0]["role"] != "system":
+        messages = [{"role": "system", "content": system}, *messages]
+    return Conversation(messages, _tools(tools))
+
+
+def _message(where: str, raw: Any) -> Message:
+    """One message with `role` and `content`, whatever the spelling; keys without a value are left out."""
+    if not isinstance(raw, dict):
+        raise RowError(f"{where} is {kind_of(raw)}, not a message with a role and content")
+    spelled = raw["role"] if raw.get("role") is not None else raw.get("from")
+    if not isinstance(spelled, str):
+        raise RowError(f"{where} has no role: neither role nor from is there as text")
+    role = _ROLES.get(spelled.strip().lower())
+    if role is None:
+        raise RowError(f"{where} has the unknown role {spelled[:40]!r}")
+    content = _content_text(where, raw["content"] if raw.get("content") is not None else raw.get("value"))
+    rest = {key: value for key, value in raw.items() if key not in _SPELLED_KEYS and value is not None}
+    if role == "call":
+        return {"role": "assistant", "content": "", **rest, "tool_calls": [_call(where, content)]}
+    message = {"role": role, "content": content, **rest}
+    reasoning = next((rest[key] for key in _REASONING_KEYS if rest.get(key)), None)
+    if isinstance(reasoning, str):
+        # Templates read one name or the other.
+        message |= {"reasoning_content": reasoning, "thinking": reasoning}
+    calls = message.get("tool_calls")
+    if calls is not None and not isinstance(calls, list):
+        raise RowError(f"{where}: tool_calls is {kind_of(calls)}, not a list of calls")
+    if role == "assistant" and not _says_something(message):
+        raise RowError(f"{where} is an assistant's turn that says nothing", "empty")
+    return message
+
+
+def _call(where: str, text: str) -> Any:
+    """The tool call that a message of its own spells out as JSON."""
+    try:
+        call = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        call = None
+    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+        raise RowError(f"{where} is a tool call whose text is not JSON with a name and arguments")
+    return {
+        "type": "function",
+        "function": {"name": call["name"], "arguments": call.get("arguments", call.get("parameters", {}))},
+    }
+
+
+def _content_text(where: str, content: Any) -> str:
+    """Content as one text: a list of text parts is joined, None is empty."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise RowError(f"{where}: content is {kind_of(content)}, not text")
+    return "".join(_part_text(where, part) for part in content)
+
+
+def _part_text(where: str, part: Any) -> str:
+    text = part
+    if isinstance(part, dict):
+        text = part.get("text") if (part.get("type") or "text") in _TEXT_PARTS else None
+    if not isinstance(text, str):
+        kind = part.get("type") if isinstance(part, dict) else kind_of(part)
+        raise RowError(f"{where}: content has a part of type {str(kind)[:40]}; only text is supported")
+    return text
+
+
+def _says_something(message: Message) -> bool:
+    return bool(message["content"].strip() or message.get("tool_calls") or message.get("reasoning_content"))
+
+
+def _tools(raw: Any) -> list[Any] | None:
+    raw = _decoded(raw)
+    if raw is None or raw in ([], "", "[]"):
+        return None
+    if not isinstance(raw, list):
+        raise RowError(f"tools is {kind_of(raw)}, not a list of tool descriptions")
+    return raw
+
+
+def _decoded(raw: Any) -> Any:
+    """A list of objects that is written as JSON inside a text, as flat tables have it; else `raw` itself."""
+    if not isinstance(raw, str) or raw.lstrip()[:1] != "[":
+        return raw
+    try:
+        decoded = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return raw
+    # A prompt may well be about a list of numbers.
+    objects = isinstance(decoded, list) and decoded and all(isinstance(item, dict) for item in decoded)
+    return decoded if objects else raw
