@@ -8,7 +8,9 @@ that is what a model generates. Three ways, each verified, none guessed:
   says, and the text must be the same around the marks;
 - *prefixes*: the conversation up to a turn, rendered alone, must be a prefix of the whole text.
 
-Where none holds the row is refused, naming the turn and the way out.
+Where none holds the row is refused, naming the turn and the way out: the template rewrites history or
+drops earlier thoughts, it leaves out what was said, or nothing in the text says where the assistant
+begins.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ from producer.rows import Conversation, Message, RowError
 
 LossMode = Literal["assistant", "last-turn", "all"]
 
-_WAY_OUT = "give --loss-mask last-turn, or a --chat-template that keeps earlier turns as they were"
+_WAY_OUT = (
+    "give --loss-mask last-turn or all, or --chat-template FILE with one that keeps earlier turns as they were "
+    "or marks {% generation %}"
+)
 _PROBE, _ANSWER = "x0question0x", "x0answer0x"
 _THINKING = re.compile(r"</?think(?:ing)?>")
 
@@ -47,6 +52,7 @@ class LossSpans:
         self._handover = re.compile(rf"\s*(?:{tokens})")
         self._glue_at_end = re.compile(rf"(?:{tokens})(\s*)\Z")
         self._prompt_end, self._lead = _probe_prompt(template)
+        self._has_boundary = _probe_boundary(template)
 
     def find(self, conversation: Conversation) -> RenderedChat:
         """The text and its spans; raises RowError for a conversation whose spans cannot be proven."""
@@ -65,6 +71,10 @@ class LossSpans:
             turns = turns[-1:]
         if self._template.marks_generation:
             return self._from_marks(conversation, turns)
+        if not self._has_boundary:
+            raise RowError(
+                f"the chat template puts nothing between a user's words and the assistant's; {_WAY_OUT}"
+            )
         return self._from_renderings(conversation, turns)
 
     def _from_marks(self, conversation: Conversation, turns: Sequence[int]) -> RenderedChat:
@@ -191,6 +201,17 @@ def _probe_prompt(template: ChatTemplate) -> tuple[str, str]:
     _, found, end = prompt.rpartition(_PROBE)
     lead, answered, _ = whole.removeprefix(prompt).partition(_ANSWER)
     return end if found else "", lead if answered and whole.startswith(prompt) else ""
+
+
+def _probe_boundary(template: ChatTemplate) -> bool:
+    """False if an answer follows a question without anything that says whose words begin."""
+    user, answer = {"role": "user", "content": _PROBE}, {"role": "assistant", "content": _ANSWER}
+    try:
+        _, asked, rest = template.render([user, answer]).partition(_PROBE)
+    except RowError:
+        return True
+    between, answered, _ = rest.partition(_ANSWER)
+    return not (asked and answered) or bool(between.strip())
 
 
 def _is_plain(message: Message) -> bool:
