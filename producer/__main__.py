@@ -32,8 +32,9 @@ example:
   python -m producer run --model Qwen/Qwen3-8B --data chats.jsonl --taps dflash --store s3://bucket/runs
 """
 _SUBMIT_HELP = f"""\
-As `run`, but queues all batches at once, prints the run's id and returns. `wait` with that id sees to
-the end, which is when the proof is written.
+As `run`, but queues the first --queue-window batches, prints the run's id and returns. `wait` with that
+id, at any time and on any machine, queues the others as workers take from them and sees to the end,
+which is when the proof is written. A run of no more batches than the window needs it for the proof alone.
 {_DATA_HELP}"""
 _PLAN_HELP = f"""\
 Reads and tokenises as `run` does, and stores nothing: what becomes of the rows, how much padding, how many
@@ -97,7 +98,7 @@ def commands() -> list[Command]:
         ),
         Command(
             f"{PROG} submit",
-            "Prepare a run and queue all of it, without waiting.",
+            "Prepare a run and queue the first batches, without waiting.",
             MAKE_GROUPS,
             make.submit,
             _SUBMIT_HELP,

@@ -26,7 +26,7 @@ _FAILURES_SHOWN = 10
 
 
 def attend(settings: Resolved, around: Surroundings, document: RunDocument, *, detach: bool) -> int:
-    """Bring the run to its end, or with `detach` onto its queue; returns the exit code.
+    """Bring the run to its end, or with `detach` one window of it onto its queue; returns the exit code.
 
     Outages of Redis and the store are waited out. Raises PermanentError if batches failed or the run
     was cancelled, and DataError if the store holds what does not belong to the run.
@@ -87,11 +87,20 @@ def _open(settings: Resolved, around: Surroundings, document: RunDocument) -> Su
 
 
 def _leave(around: Surroundings, submission: Submission, document: RunDocument) -> int:
-    new = waited_out(around.console, submission.enqueue_all)
-    around.console.say(
-        f"{new} of {document.plan.batches} batches queued; `python -m producer wait` sees to the end",
-        run_id=document.run_id,
-    )
+    """Queue one window of batches, say what becomes of the others, and go."""
+    standing = waited_out(around.console, submission.step)
+    batches, wait = document.plan.batches, f"`python -m producer wait {document.run_id}`"
+    if standing.stored:
+        around.console.say(f"all of {batches} batches are stored; {wait} writes the proof")
+    elif standing.pending:
+        around.console.say(
+            f"{standing.counts.queued} of {batches} batches are queued, as many as --queue-window lets in; start {wait}, "
+            "which queues the others as workers take from them and sees to the end"
+        )
+    else:
+        around.console.say(
+            f"{standing.counts.queued} of {batches} batches are queued; {wait} sees to the end"
+        )
     around.console.result(document.run_id)
     return 0
 

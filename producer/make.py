@@ -22,7 +22,7 @@ from producer.workplace import workplace
 
 
 def run(settings: Resolved, arguments: argparse.Namespace) -> int:
-    """Prepare, submit and wait for the end; with --detach return once everything is queued."""
+    """Prepare, submit and wait for the end; with --detach return once a window is queued."""
     return _make(settings, detach=settings.group(SubmitSettings).detach)
 
 

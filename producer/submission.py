@@ -19,6 +19,7 @@ from common.queues import (
     LOST,
     UPLOAD_QUEUE_PREFIX,
     QueueCounts,
+    cancel_jobs,
     enqueue,
     extract_job_id,
     extract_queue_name,
@@ -134,6 +135,9 @@ class Submission:
         if record.state == "active" and self._pending and counts.queued < self._window:
             self._refill(self._window - counts.queued)
             counts = queue_counts(self._client, self._queue)
+        elif record.state == "cancelled" and counts.queued:
+            # What was put there while it was cancelled.
+            cancel_jobs(self._client, self._queue)
         return Standing(
             state=record.state,
             counts=counts,
@@ -142,11 +146,6 @@ class Submission:
             failed=self._failed if not self._pending and not counts.unfinished else (),
             stored=self._stored,
         )
-
-    def enqueue_all(self) -> int:
-        """Enqueue every batch that the store lacks, whatever the window; returns how many were new."""
-        self._audit(forced=True)
-        return self._refill(len(self._pending))
 
     def close(self) -> None:
         """Tell Redis that the run is complete; raises TransientError if it is away."""

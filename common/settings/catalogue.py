@@ -341,9 +341,11 @@ class ForecastSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 class SubmitSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a plan gets onto the queue."""
 
-    queue_window: Annotated[int, Meta(ge=1, description="manifests queued at a time")] = 1000
+    queue_window: Annotated[
+        int, Meta(ge=1, description="manifests queued at a time, 2 kB of Redis's memory each")
+    ] = 1000
     detach: Annotated[
-        bool, Meta(description="return once the run is submitted, without waiting for its end")
+        bool, Meta(description="return once one window is queued, without waiting for the end")
     ] = False
 
 

@@ -262,12 +262,15 @@ def test_two_producers_of_one_run_both_end_well(site: Site) -> None:
     assert out.count("121 rows = 120 stored + 1 skipped") == 2
 
 
-def test_submit_returns_and_pause_holds_until_resume(site: Site) -> None:
-    code, out, err = site.call("submit", *site.make, *site.reach)
-    assert code == 0, err
-    run_id = site.known_run()
-    assert out == f"{run_id}\n"
-    assert site.queued(run_id) == BATCHES
+def test_submit_queues_a_window_and_pause_holds_until_resume(site: Site) -> None:
+    for window in (BATCHES - 1, BATCHES):
+        code, out, err = site.call("submit", *site.make, *site.reach, "--queue-window", str(window))
+        assert code == 0, err
+        run_id = site.known_run()
+        assert out == f"{run_id}\n"
+        assert site.queued(run_id) == window
+        assert f"{window} of {BATCHES} batches are queued" in err
+        assert ("queues the others" in err) == (window < BATCHES)
     assert site.on_run("pause", run_id)[0] == 0
     waiting = site.start("wait", run_id, *site.reach)
     with site.worker():

@@ -15,7 +15,6 @@ from common.queues import (
     extract_job_id,
     extract_queue_name,
     job_states,
-    queue_counts,
     upload_job_id,
     upload_queue_name,
     upload_request,
@@ -312,14 +311,19 @@ def test_what_could_not_be_enqueued_is_tried_again(bench: Bench, monkeypatch: py
     assert bench.queued() == [0, 1, 2, 3, 4, 5]
 
 
-def test_all_at_once_for_those_who_do_not_wait(bench: Bench) -> None:
-    bench.store_batch(2)
-    submission = bench.submission(window=1)
-    assert submission.enqueue_all() == BATCHES - 1
-    assert submission.enqueue_all() == 0
-    assert bench.queued() == [0, 1, 3, 4, 5]
+def test_a_run_that_is_closed_is_complete(bench: Bench) -> None:
+    submission = bench.submission()
+    submission.step()
     submission.close()
     record = get_run(bench.client, bench.run.run_id)
     assert record is not None
     assert record.state == "complete"
-    assert queue_counts(bench.client, extract_queue_name(bench.run.run_id)).queued == BATCHES - 1
+
+
+def test_what_was_queued_while_the_run_was_cancelled_is_taken_off_again(bench: Bench) -> None:
+    submission = bench.submission(window=2)
+    submission.step()
+    set_run_state(bench.client, bench.run.run_id, "cancelled")
+    assert bench.queued() == [0, 1]
+    assert submission.step().state == "cancelled"
+    assert bench.queued() == []
