@@ -42,7 +42,7 @@ class Command:
         self.parser.add_argument(
             "--show-config",
             action="store_true",
-            help="print every setting with its value and source, and stop",
+            help="print every setting with its value and source, those changed in the running fleet included, and stop",
         )
         add_flags(self.parser, self.groups)
 
@@ -53,7 +53,7 @@ class Command:
             complete = not parsed.show_config and self._complete(parsed)
             settings = resolve(self.groups, parsed, os.environ, complete=complete)
             if parsed.show_config:
-                for name, value, source in settings.table():
+                for name, value, source in _as_a_process_sees_them(settings).table():
                     print(f"{name:32} {value:32} {source}")
                 return 0
             return self.body(settings, parsed)
@@ -77,3 +77,25 @@ def dispatch(prog: str, summary: str, commands: Sequence[Command], arguments: Se
     if stream is sys.stderr and arguments:
         print(f"\nerror: unknown command {arguments[0]!r}", file=sys.stderr)
     return 0 if stream is sys.stdout else 2
+
+
+def _as_a_process_sees_them(settings: Resolved) -> Resolved:
+    """With what is changed in the running fleet laid over, where a Redis is among the settings and answers."""
+    # Only this needs Redis's client; most commands of the library have none.
+    import redis
+
+    from common.redis_client import make_client
+    from common.settings.catalogue import RedisSettings
+    from common.settings.live import overlay, read_live
+
+    if RedisSettings not in settings.groups:
+        return settings
+    try:
+        seen = read_live(make_client(settings.group(RedisSettings)))
+    except (HiddenfeedError, redis.RedisError) as error:
+        print(f"without what may be changed in the running fleet: {error}", file=sys.stderr)
+        return settings
+    settings, complaints = overlay(settings, seen)
+    for complaint in complaints:
+        print(f"ignored: {complaint}", file=sys.stderr)
+    return settings

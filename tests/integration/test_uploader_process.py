@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,8 +15,9 @@ import pytest
 import redis
 
 from common.queues import enqueue, upload_request
-from common.settings.live import set_live
+from common.worker import WorkerInfo, list_workers
 from hiddenfeed.store import open_store
+from producer.__main__ import main as producer
 from tests.conftest import S3Access
 from tests.faults.scripted_s3 import Fail, Hang, ScriptedS3, Well
 from tests.upload_rig import MIB, finished_file, make_spool
@@ -213,20 +214,38 @@ def test_after_a_kill_in_mid_upload_another_takes_over(
     assert spool.files() == []
 
 
-def test_parallelism_changes_in_a_running_process(
-    scripted: ScriptedS3, redis_url: str, redis_client: redis.Redis, tmp_path: Path
+def test_one_command_takes_every_running_process_from_100_to_500_uploads_at_a_time(
+    scripted: ScriptedS3,
+    redis_url: str,
+    redis_client: redis.Redis,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    spool = make_spool(tmp_path / "spool")
-    requests = [upload_request(finished_file(spool, number, b"data")) for number in range(4)]
+    spool, files = make_spool(tmp_path / "spool"), 240
+    requests = [upload_request(finished_file(spool, number, b"data")) for number in range(files)]
     enqueue(redis_client, requests, SETTINGS)
     scripted.always("PutObject", Hang())
     flags = [
-        "--store", "s3://bucket/runs", "--s3-endpoint", scripted.endpoint, "--redis-url", redis_url, *spool_flags(tmp_path)
+        "--store", "s3://bucket/runs", "--s3-endpoint", scripted.endpoint, "--redis-url", redis_url,
+        *spool_flags(tmp_path), "--upload-parallelism", "100",
     ]  # fmt: skip
-    with started(*flags, "--upload-parallelism", "1"):
-        wait_until(lambda: scripted.log.count("PutObject") == 1)
-        set_live(redis_client, {"upload_parallelism": "4"})
-        wait_until(lambda: scripted.log.count("PutObject") == 4)
+
+    def each(fact: Callable[[WorkerInfo], int]) -> list[int]:
+        return [fact(worker) for worker in list_workers(redis_client)]
+
+    with started(*flags) as one, started(*flags) as other:
+        wait_until(lambda: scripted.log.count("PutObject") == 200, 60)
+        wait_until(lambda: each(lambda worker: worker.running) == [100, 100])
+        assert each(lambda worker: worker.slots) == [100, 100]
+        assert producer(["set", "--redis-url", redis_url, "upload_parallelism=500"]) == 0
+        wait_until(lambda: scripted.log.count("PutObject") == files, 60)
+        wait_until(lambda: each(lambda worker: worker.slots) == [500, 500])
+        assert (one.poll(), other.poll()) == (None, None)
+    assert "upload_parallelism   500" in capsys.readouterr().out
+    result = run("--show-config", *flags)
+    lines = [line.split() for line in result.stdout.splitlines()]
+    assert ["upload_parallelism", "500", "live"] in lines
+    assert result.stderr == ""
 
 
 def test_an_outage_of_the_store_is_waited_out(
