@@ -217,13 +217,17 @@ def failed_jobs(client: redis.Redis, name: str, limit: int = 100) -> list[Failed
     ]
 
 
+def failed_job_ids(client: redis.Redis, name: str) -> list[str]:
+    """Ids of all failed jobs of the queue, oldest first."""
+    with translated(client):
+        return [text(job_id) for job_id in client.zrange(rq_keys.failed_key(name), 0, -1)]
+
+
 def requeue_failed(client: redis.Redis, name: str, job_ids: Sequence[str] | None = None) -> int:
     """Queue failed jobs again, all of them or those named, with all attempts given back; returns how many."""
     with translated(client):
         script = client.register_script(queue_scripts.REQUEUE_FAILED)
-        wanted = job_ids
-        if wanted is None:
-            wanted = [text(job_id) for job_id in client.zrange(rq_keys.failed_key(name), 0, -1)]
+        wanted = failed_job_ids(client, name) if job_ids is None else job_ids
         keys = [rq_keys.QUEUES, rq_keys.queue_key(name), rq_keys.failed_key(name)]
         counters = [str(len(JobField.COUNTERS)), *JobField.COUNTERS]
         return sum(

@@ -24,6 +24,7 @@ from common.queues import (
     extract_job_id,
     extract_queue_name,
     extract_request,
+    failed_job_ids,
     failed_jobs,
     job_states,
     queue_counts,
@@ -259,9 +260,7 @@ def failures(client: redis.Redis, run_id: str) -> list[str]:
 def _failed_uploads(client: redis.Redis, run_id: str) -> dict[str, list[str]]:
     found = {}
     for queue in _upload_queues(client):
-        ids = [
-            job.job_id for job in failed_jobs(client, queue, _FAILURES_SHOWN) if _is_of(job.job_id, run_id)
-        ]
+        ids = [job_id for job_id in failed_job_ids(client, queue) if _is_of(job_id, run_id)]
         if ids:
             found[queue] = ids
     return found

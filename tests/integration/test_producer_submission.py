@@ -256,6 +256,17 @@ def test_a_failed_upload_ends_the_wait_only_when_nothing_else_goes_on(bench: Ben
     assert not submission.step().stuck
 
 
+def test_all_that_failed_is_retried_however_few_are_shown(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.submission()
+    for batch in range(3):
+        bench.upload(batch, "failed")
+    monkeypatch.setattr("producer.submission._FAILURES_SHOWN", 1)
+    assert len(failures(bench.client, bench.run.run_id)) == 1
+    assert retry_failed(bench.client, bench.run.run_id) == 3
+
+
 def test_a_run_of_a_longer_name_has_failures_of_its_own(bench: Bench) -> None:
     bench.upload(0, "failed")
     prefix = bench.run.run_id.rpartition("-")[0]

@@ -21,6 +21,7 @@ from gpu_worker.tokens import TokenCache
 from hiddenfeed.errors import ConfigError, DataError
 from hiddenfeed.layout import run_document_key
 from hiddenfeed.run import fingerprint
+from producer.__main__ import main as producer
 from tests.extraction import TinyRun, tiny_run
 from tests.tiny_models import save_model
 
@@ -130,7 +131,9 @@ class Clock:
         return self.now
 
 
-def test_chooser_prepares_the_oldest_run(tmp_path: Path, redis_client: redis.Redis) -> None:
+def test_chooser_prepares_the_oldest_run_and_follows_what_people_say(
+    tmp_path: Path, redis_client: redis.Redis, redis_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     newer, older = tiny_run(tmp_path / "one"), tiny_run(tmp_path / "one", seed=3)
     service = newer.service()
     chooser = RunChooser(redis_client, service)
@@ -140,7 +143,21 @@ def test_chooser_prepares_the_oldest_run(tmp_path: Path, redis_client: redis.Red
     assert chooser.choose_queue(None) == extract_queue_name(older.run_id)
     assert service.served is not None
     assert service.served.document.run_id == older.run_id
-    assert chooser.choose_queue(extract_queue_name(older.run_id)) == extract_queue_name(older.run_id)
+    current: str | None = extract_queue_name(older.run_id)
+    assert chooser.choose_queue(current) == current
+    for command, run, then in (
+        ("pause", older, newer),
+        # It has work, and the other is not more important.
+        ("resume", older, newer),
+        ("priority", older, older),
+        ("cancel", older, newer),
+        ("cancel", newer, None),
+    ):
+        number = ["3"] if command == "priority" else []
+        assert producer([command, "--redis-url", redis_url, run.run_id, *number]) == 0
+        current = chooser.choose_queue(current)
+        assert current == (extract_queue_name(then.run_id) if then else None), command
+    assert capsys.readouterr().out.count("is cancelled: what is stored stays") == 2
     service.close()
 
 

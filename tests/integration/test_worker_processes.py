@@ -87,7 +87,8 @@ def test_sigterm_finishes_what_it_can_gives_back_the_rest_and_exits_0(
         slow.job_id.encode(),
         waiting.job_id.encode(),
     ]
-    assert redis_client.hget(rq_keys.job_key(slow.job_id), JobField.STARTS) == b"0"
+    counters = (JobField.STARTS, JobField.FAILURES, JobField.TRANSIENTS, JobField.TAKEOVERS)
+    assert redis_client.hmget(rq_keys.job_key(slow.job_id), counters) == [b"0", None, None, None]
     assert queue_counts(redis_client, QUEUE).started == 0
     assert list_workers(redis_client) == []
 
@@ -116,6 +117,8 @@ def test_a_second_sigterm_gives_back_at_once(redis_client: redis.Redis, start: S
         pause.wait(0.05)
     assert process.wait(20) == 0
     assert state(redis_client, job) == "queued"
+    counters = redis_client.hmget(rq_keys.job_key(job.job_id), JobField.STARTS, JobField.FAILURES)
+    assert counters == [b"0", None]
 
 
 def test_a_native_call_that_hangs_costs_an_attempt_and_the_process(
