@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Literal
 
 from hiddenfeed.errors import ConfigError, HiddenfeedError, TransientError
 
@@ -35,22 +36,30 @@ def local_folder(model: str) -> Path | None:
 
 def model_error(model: str, revision: str | None, what: str, error: BaseException) -> HiddenfeedError:
     """The sentence for what transformers raised while it looked for `what` of a model."""
+    return hub_error("model", model, revision, what, error)
+
+
+def hub_error(
+    noun: Literal["model", "dataset"], name: str, revision: str | None, what: str, error: BaseException
+) -> HiddenfeedError:
+    """The sentence for what was raised on the way to `what` of a model or dataset of the hub."""
     kinds = {type(link).__name__ for link in _chain(error)}
     if "GatedRepoError" in kinds:
-        return ConfigError(f"model {model} is gated on the hub: accept its terms there and set HF_TOKEN")
+        return ConfigError(f"{noun} {name} is gated on the hub: accept its terms there and set HF_TOKEN")
     if "RevisionNotFoundError" in kinds:
-        return ConfigError(f"model {model} has no revision {revision} on the hub")
+        return ConfigError(f"{noun} {name} has no revision {revision} on the hub")
     if kinds & _NOT_THERE:
+        here = "a folder" if noun == "model" else "a file or folder here"
         return ConfigError(
-            f"model {model} is neither a folder nor a model on the hub (a private one needs HF_TOKEN)"
+            f"{noun} {name} is neither {here} nor a {noun} on the hub (a private one needs HF_TOKEN)"
         )
     if kinds & _AWAY or "We couldn't connect" in str(error):
         if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
             return ConfigError(
-                f"model {model} is not in the local cache and HF_HUB_OFFLINE forbids asking the hub"
+                f"{noun} {name} is not in the local cache and HF_HUB_OFFLINE forbids asking the hub"
             )
-        return TransientError(f"model {model} is not in the local cache and the hub cannot be reached")
-    return ConfigError(f"{what} of model {model} cannot be read: {_first_sentence(error)}")
+        return TransientError(f"{noun} {name} is not in the local cache and the hub cannot be reached")
+    return ConfigError(f"{what} of {noun} {name} cannot be read: {_first_sentence(error)}")
 
 
 def quiet_libraries() -> None:

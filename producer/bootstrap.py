@@ -34,7 +34,7 @@ RUN_GROUPS = (RedisSettings, StoreSettings, StoreOptions, SubmitSettings, QueueS
 #: Settings of the commands that make a run.
 MAKE_GROUPS = (DataSettings, PlanSettings, *RUN_GROUPS)
 #: Settings of the command that only plans.
-PLAN_GROUPS = (DataSettings, PlanSettings, ForecastSettings, LogSettings)
+PLAN_GROUPS = (DataSettings, PlanSettings, ForecastSettings, StoreOptions, LogSettings)
 
 
 @dataclass(frozen=True)

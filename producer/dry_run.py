@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from common.settings.catalogue import DataSettings, ExtractSettings, ForecastSettings, PlanSettings
 from common.settings.resolve import Resolved, parse_size
 from hiddenfeed.errors import ConfigError
+from hiddenfeed.options import StoreOptions
 from hiddenfeed.taps import parse_taps
 from producer.bootstrap import open_console
 from producer.forecast import Machines, load_of_numbers, load_of_plan, mean_tokens
@@ -67,7 +68,9 @@ def plan(settings: Resolved, arguments: argparse.Namespace) -> int:
 
 def _of_data(settings: Resolved) -> list[str]:
     console = open_console(settings)
-    recipe = make_recipe(settings.group(DataSettings), settings.group(PlanSettings), console.say)
+    recipe = make_recipe(
+        settings.group(DataSettings), settings.group(PlanSettings), console.say, settings.group(StoreOptions)
+    )
     plan, tally = survey(recipe, console)
     kept = Kept(len(recipe.taps.taps), recipe.model.hidden_size, recipe.data.dtype, recipe.data.final_state)
     load = load_of_plan(plan, recipe.bytes_per_token)

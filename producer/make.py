@@ -10,6 +10,7 @@ from common.settings.catalogue import DataSettings, PlanSettings, SubmitSettings
 from common.settings.resolve import Resolved
 from hiddenfeed.errors import ConfigError
 from hiddenfeed.inventory import load_document
+from hiddenfeed.options import StoreOptions
 from hiddenfeed.run import RunDocument
 from producer.attend import attend, waited_out
 from producer.bootstrap import Surroundings, open_surroundings
@@ -47,7 +48,7 @@ def _make(settings: Resolved, *, detach: bool) -> int:
 def _find_or_prepare(settings: Resolved, around: Surroundings) -> RunDocument:
     """The run that the settings describe: the one in the store, else prepared and stored now."""
     data, console, store = settings.group(DataSettings), around.console, around.store
-    recipe = make_recipe(data, settings.group(PlanSettings), console.say)
+    recipe = make_recipe(data, settings.group(PlanSettings), console.say, settings.group(StoreOptions))
     console.progress(lambda: "hashing data and weights")
     identity = identify(recipe)
     run_id = data.run_id or run_id_of(recipe, identity)

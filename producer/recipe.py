@@ -15,6 +15,7 @@ from common.settings.catalogue import DataSettings, PlanSettings
 from hiddenfeed.batch_layout import bytes_per_token
 from hiddenfeed.errors import ConfigError
 from hiddenfeed.layout import check_run_id
+from hiddenfeed.options import StoreOptions
 from hiddenfeed.taps import Taps, parse_taps
 from producer.chat_template import ChatTemplate
 from producer.columns import Columns, choose_columns
@@ -76,9 +77,16 @@ class Recipe:
         if self.data.name is not None:
             return self.data.name
         model = Path(self.model.name).name
-        data = re.sub(_DATA_SUFFIXES, "", Path(self.files[0].name).name)
+        data = re.sub(_DATA_SUFFIXES, "", self._data_name)
         slug = re.sub(r"[^A-Za-z0-9_-]+", "-", f"{model}-{data}").strip("-_")
         return slug[:_NAME_CHARACTERS].strip("-_") or "run"
+
+    @property
+    def _data_name(self) -> str:
+        """What the data is called: the file or folder that was named, the first file of a pattern."""
+        named = self.data.data.rstrip("/").rpartition("/")[2]
+        one = named not in ("", "-", ".", "..") and not re.search(r"[*?\[]", named)
+        return named if one else Path(self.files[0].name).name
 
     def check_unchanged(self) -> None:
         """Raises ConfigError if a data file is not what it was when the recipe was made."""
@@ -99,8 +107,10 @@ class Recipe:
         return Duplicates(by_content=self.data.duplicates == "drop")
 
 
-def make_recipe(data: DataSettings, plan: PlanSettings, say: Say) -> Recipe:
-    """Find the files, the model, its tokenizer, the template and the taps.
+def make_recipe(
+    data: DataSettings, plan: PlanSettings, say: Say, options: StoreOptions | None = None
+) -> Recipe:
+    """Find the files, the model, its tokenizer, the template and the taps; `options` reach data in S3.
 
     Raises ConfigError with one sentence for whatever is not there or does not fit, TransientError
     when the hub is away.
@@ -113,7 +123,7 @@ def make_recipe(data: DataSettings, plan: PlanSettings, say: Say) -> Recipe:
         )
         raise ConfigError(f"--{name} {value} is above --max-length {data.max_length}")
     columns = choose_columns(data.data_format, data.columns)
-    files = find_files(data.data)
+    files = find_files(data.data, options, say)
     if local_folder(data.model) is None:
         say(f"looking for model {data.model} in the local cache and on the hub")
     model = read_model_facts(data.model, data.model_revision)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import time
 from pathlib import Path
 
@@ -196,10 +197,14 @@ class Runner:
 
 
 def check_input(data: str) -> None:
-    """Raise ConfigError for data that is not there, before anything is started for it; a pattern will do."""
-    if Path(data).is_dir():
-        raise ConfigError(f"--data: {data} is a folder; name a file, or a pattern like {data}/*.jsonl")
-    if not Path(data).is_file() and not any(glob.iglob(data, recursive=True)):  # noqa: PTH207 - a pattern as the producer reads it
+    """Raise ConfigError for data that is not there, before anything is started for it.
+
+    A pattern and a folder will do; what is in S3 or on the hub is the producer's to look for.
+    """
+    if data == "-":
+        raise ConfigError("--data - is for `python -m producer`; here the rows must be in a file")
+    elsewhere = data.startswith(("s3://", "hf://")) or re.fullmatch(r"[\w.-]+/[\w.-]+(@[\w./-]+)?", data)
+    if not elsewhere and not Path(data).exists() and not any(glob.iglob(data, recursive=True)):  # noqa: PTH207 - a pattern as the producer reads it
         raise ConfigError(f"--data: there is no file {data}")
 
 

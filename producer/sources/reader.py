@@ -58,14 +58,13 @@ class RowReader:
 
     def _read(self, file: DataFile) -> Iterator[tuple[str, _Raw, str]]:
         """(place, row, what the file is) of every row of one file."""
-        place = "its beginning"
+        place, size = "its beginning", file.state()[0]
         with file.open() as raw:
             try:
                 unpacked = unpack(file.where, raw)
-                rows, what = self._rows(file, raw, unpacked)
+                rows, what = self._rows(file, raw, unpacked, size)
                 for place, row in rows:
                     yield place, row, what
-                size = file.state()[0]
             except DAMAGE as error:
                 raise _damaged(file, place, error) from None
             except OSError as error:
@@ -77,7 +76,7 @@ class RowReader:
         self._done_bytes += size
 
     def _rows(
-        self, file: DataFile, raw: io.BufferedReader, unpacked: Unpacked
+        self, file: DataFile, raw: io.BufferedReader, unpacked: Unpacked, size: int
     ) -> tuple[Iterator[tuple[str, _Raw]], str]:
         if unpacked.format == "JSON lines":
             if file.name.endswith(_TABLE_SUFFIXES) and unpacked.stream.peek(1):
@@ -88,7 +87,7 @@ class RowReader:
             self._position = raw.tell
             return read_array(file.where, unpacked.stream), str(unpacked)
         table = open_table(file, raw, unpacked.format, self._columns)
-        self._position = lambda: _share(table, file.state()[0])
+        self._position = lambda: _share(table, size)
         counted = f"{unpacked}, {table.rows:,} rows" if table.rows is not None else str(unpacked)
         return table.read(), counted
 

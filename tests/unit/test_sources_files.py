@@ -245,11 +245,6 @@ def test_files_that_are_not_there(tmp_path: Path, name: str) -> None:
         find_files(str(tmp_path / name))
 
 
-def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"is a folder; name a file or a pattern like .*/\*\.jsonl"):
-        find_files(str(tmp_path))
-
-
 def test_bytes_read_grow_to_the_size_of_the_files(tmp_path: Path) -> None:
     plain = write(tmp_path, json_lines(*({"text": "x" * 100} for _ in range(2000))), "a.jsonl")
     packed = write(tmp_path, gzip.compress(json_lines({"text": "y"})), "b.jsonl.gz")

@@ -276,11 +276,18 @@ def test_a_home_that_cannot_be_is_named(tmp_path: Path) -> None:
         pass
 
 
-def test_data_may_be_a_file_or_a_pattern_and_no_folder(tmp_path: Path) -> None:
+def test_data_is_looked_for_before_anything_is_started(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").touch()
-    check_input(str(tmp_path / "a.jsonl"))
-    check_input(str(tmp_path / "*.jsonl"))
-    with pytest.raises(ConfigError, match="is a folder"):
-        check_input(str(tmp_path))
+    for there in (
+        tmp_path / "a.jsonl",
+        tmp_path / "*.jsonl",
+        tmp_path,
+        "s3://bucket/key",
+        "hf://datasets/a/b",
+        "org/name",
+    ):
+        check_input(str(there))
     with pytest.raises(ConfigError, match="there is no file"):
         check_input(str(tmp_path / "*.json"))
+    with pytest.raises(ConfigError, match="here the rows must be in a file"):
+        check_input("-")
