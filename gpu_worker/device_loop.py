@@ -22,6 +22,7 @@ import torch
 
 from common.logs import get_logger
 from gpu_worker.agreement import Tolerance
+from gpu_worker.salvage import SampleError
 from gpu_worker.taps import StateRows, TapModel
 from gpu_worker.tokens import TokenBatch
 from gpu_worker.transfer import (
@@ -188,7 +189,7 @@ class DeviceLoop:
             return False
         # Once more, with nothing else on the device.
         if not self._forward(progress, micro_batch, file.append):
-            raise DataError(
+            raise SampleError(
                 f"the sample in source row {int(batch.source_rows[first])}, {padded} tokens, does not fit into "
                 f"the memory of {self._model.device}"
             )
@@ -263,17 +264,17 @@ class DeviceLoop:
 
 
 def check_input(model: TapModel, batch: TokenBatch) -> None:
-    """Raise DataError for tokens that the model cannot take; on a GPU they would end the process."""
+    """Raise SampleError for tokens that the model cannot take; on a GPU they would end the process."""
     unknown = np.flatnonzero((batch.input_ids < 0) | (batch.input_ids >= model.vocabulary))
     if len(unknown):
         row = int(batch.source_rows[batch.sample_of_token(int(unknown[0]))])
-        raise DataError(
+        raise SampleError(
             f"token id {int(batch.input_ids[unknown[0]])} in source row {row} is not one of the model's "
             f"{model.vocabulary} ids"
         )
     longest = int(batch.lengths.argmax())
     if model.max_positions is not None and batch.lengths[longest] > model.max_positions:
-        raise DataError(
+        raise SampleError(
             f"the sample in source row {int(batch.source_rows[longest])} has {int(batch.lengths[longest])} tokens, "
             f"and the model has positions for {model.max_positions}"
         )

@@ -7,7 +7,8 @@ open, and the one before is being written and made durable.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -23,10 +24,11 @@ from common.spool import Spool
 from common.worker import GiveBack, JobContext
 from gpu_worker.device_loop import LoopReport, Stopped, check_input, is_device_lost
 from gpu_worker.guards import BatchGuard
+from gpu_worker.salvage import SampleError, find_bad
 from gpu_worker.service import RunService, ServedRun
 from gpu_worker.tokens import TokenBatch
 from gpu_worker.writer import BatchFile, FinishedFile
-from hiddenfeed.batch_file import BatchFacts, BatchLayout
+from hiddenfeed.batch_file import BatchFacts, BatchLayout, SetAside
 from hiddenfeed.checksum import checksum_of
 from hiddenfeed.errors import DataError, PermanentError
 from hiddenfeed.layout import batch_key, quarantine_note_key, tokens_key
@@ -65,8 +67,9 @@ class Extractor:
     def extract_batch(self, payload: Any, context: JobContext) -> BatchReport:
         """Compute the batch of an `ExtractBatch` message and announce its file; returns how it went.
 
-        A batch that cannot be extracted, or whose states fail a guard, is announced as a quarantine
-        note with its reason. Raises GiveBack if the run is not in service, the spool stays full or the
+        Samples that cannot be extracted, or whose states fail a guard, are found and left out of the file,
+        which names them with their reasons; a batch without any other is announced as a quarantine note.
+        Raises GiveBack if the run is not in service, the spool stays full or the
         process is to stop; PermanentError for a message that is not ours; TransientError if the disk
         refuses.
         """
@@ -88,8 +91,13 @@ class Extractor:
     def _extract_or_quarantine(
         self, run: ServedRun, message: ExtractBatch, context: JobContext, times: _Times
     ) -> UploadFile:
+        bad: dict[int, str] = {}
         try:
-            return self._extract(run, message, context, times)
+            try:
+                return self._extract(run, message, context, times, {})
+            except SampleError as error:
+                log.warning("batch failed", run=message.run_id, batch=message.batch_id, why=str(error))
+                return self._salvage(run, message, context, times, bad)
         except DataError as error:
             reason = str(error)
         except RuntimeError as error:
@@ -99,36 +107,106 @@ class Extractor:
                 self._device_lost()
             raise
         log.error("batch quarantined", run=message.run_id, batch=message.batch_id, why=reason)
-        return self._quarantine(run, message, context, times, reason)
+        reasons = tuple(bad[place] for place in sorted(bad)) if len(bad) == message.samples else ()
+        return self._quarantine(run, message, context, times, reason, reasons)
+
+    def _salvage(
+        self,
+        run: ServedRun,
+        message: ExtractBatch,
+        context: JobContext,
+        times: _Times,
+        bad: dict[int, str],
+    ) -> UploadFile:
+        """The file of a batch without its bad samples, which are put into `bad`; raises DataError if there is none."""
+        batch = run.tokens.read(message)
+        bad |= _unfit(run, batch)
+        try:
+            # What failed by chance does not fail again.
+            return self._extract(run, message, context, times, bad)
+        except SampleError as error:
+            reason = str(error)
+        places = [place for place in range(batch.samples) if place not in bad]
+        found = find_bad(places, lambda some: self._attempt(run, message, context, batch.take(some)))
+        if found is None:
+            bad.clear()
+            raise DataError(f"{reason}; too many samples fail alone to set aside just these")
+        bad |= found
+        return self._extract(run, message, context, times, bad)
+
+    def _attempt(
+        self, run: ServedRun, message: ExtractBatch, context: JobContext, batch: TokenBatch
+    ) -> str | None:
+        """Why these samples cannot be extracted; their file is thrown away."""
+        try:
+            with self._computed(run, message, context, batch, ()) as (file, _):
+                file.guard.finish()
+        except SampleError as error:
+            return str(error)
+        return None
 
     def _discard(self, path: str) -> None:
         """Another worker has the job: this file has no message, and nobody would upload it."""
         self._spool.remove(path)
 
     def _extract(
-        self, run: ServedRun, message: ExtractBatch, context: JobContext, times: _Times
+        self,
+        run: ServedRun,
+        message: ExtractBatch,
+        context: JobContext,
+        times: _Times,
+        bad: Mapping[int, str],
     ) -> UploadFile:
-        """The batch file in the spool; raises DataError if there cannot be one."""
+        """The batch file in the spool, without the samples at the places in `bad`; raises DataError if there cannot be one."""
         batch = run.tokens.read(message)
-        check_input(run.engine.model, batch)
+        set_aside = tuple(SetAside(int(batch.source_rows[place]), bad[place]) for place in sorted(bad))
+        if len(bad) == batch.samples:
+            raise DataError(set_aside[0].reason)
+        if bad:
+            batch = batch.take([place for place in range(batch.samples) if place not in bad])
         times.read = self._clock() - times.began
-        facts = BatchFacts.of_run(run.document, message.batch_id, tokens=batch.tokens, samples=batch.samples)
+        with self._computed(run, message, context, batch, set_aside) as (file, loop):
+            times.loop = loop
+            if loop.halvings:
+                file.notes["halved_forward_passes"] = str(loop.halvings)
+            finished = file.finish()
+            times.write = file.seconds
+        if bad:
+            log.error("samples set aside", run=message.run_id, batch=message.batch_id, samples=len(bad))
+        key = batch_key(message.run_id, message.batch_id)
+        return self._announcement(run, message, context, times, finished, key)
+
+    @contextmanager
+    def _computed(
+        self,
+        run: ServedRun,
+        message: ExtractBatch,
+        context: JobContext,
+        batch: TokenBatch,
+        set_aside: tuple[SetAside, ...],
+    ) -> Iterator[tuple[BatchFile, LoopReport]]:
+        """A file with all rows of `batch`, thrown away unless it is finished; raises DataError if there cannot be one."""
+        check_input(run.engine.model, batch)
+        facts = BatchFacts.of_run(
+            run.document, message.batch_id, tokens=batch.tokens, samples=batch.samples, set_aside=set_aside
+        )
         layout = BatchLayout(facts)
         with self._reserve(message, layout.file_size, context) as part:
             file = BatchFile(part, layout, batch, self._guard(run, batch))
             try:
-                times.loop = run.engine.loop.extract(file, context.stopping.is_set)
+                loop = run.engine.loop.extract(file, context.stopping.is_set)
             except Stopped:
                 raise GiveBack("the process is to stop") from None
-            if times.loop.halvings:
-                file.notes["halved_forward_passes"] = str(times.loop.halvings)
-            finished = file.finish()
-            times.write = file.seconds
-        key = batch_key(message.run_id, message.batch_id)
-        return self._announcement(run, message, context, times, finished, key)
+            yield file, loop
 
     def _quarantine(
-        self, run: ServedRun, message: ExtractBatch, context: JobContext, times: _Times, reason: str
+        self,
+        run: ServedRun,
+        message: ExtractBatch,
+        context: JobContext,
+        times: _Times,
+        reason: str,
+        reasons: tuple[str, ...],
     ) -> UploadFile:
         """A note in place of the batch file."""
         note = msgspec.json.encode(
@@ -137,6 +215,7 @@ class Extractor:
                 batch_id=message.batch_id,
                 reason=reason,
                 source_rows=run.tokens.source_rows(message.row_group),
+                reasons=reasons,
             )
         )
         with self._reserve(message, len(note), context, ".json") as part:
@@ -192,3 +271,14 @@ class Extractor:
             checksum=finished.checksum,
             report=report,
         )
+
+
+def _unfit(run: ServedRun, batch: TokenBatch) -> dict[int, str]:
+    """Samples that the model cannot take, by their tokens alone: place -> reason."""
+    unfit = {}
+    for place in range(batch.samples):
+        try:
+            check_input(run.engine.model, batch.take([place]))
+        except SampleError as error:
+            unfit[place] = str(error)
+    return unfit

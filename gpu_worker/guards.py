@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu_worker.agreement import Agreement, Tolerance
+from gpu_worker.salvage import SampleError
 from gpu_worker.tokens import TokenBatch
 from hiddenfeed.errors import DataError
 
@@ -26,6 +27,10 @@ MIN_DRIFT_TOKENS = 64
 
 class GuardError(DataError):
     """The states are not what the model computes; they must not be stored."""
+
+
+class SampleGuardError(GuardError, SampleError):
+    """The model itself gives no usable states for a sample."""
 
 
 def state_names(taps: Sequence[int], final_state: str) -> list[str]:
@@ -131,7 +136,7 @@ class BatchGuard:
                 wrong[:, 0] = False
             if wrong.any():
                 row, state = (int(place[0]) for place in np.nonzero(wrong))
-                raise GuardError(
+                raise SampleGuardError(
                     f"{self._where}: {self._names[state]} is {what} in {int(wrong[:, state].sum())} of {len(norms)} rows, "
                     f"first in source row {self._source_row(first + row)}"
                 )
@@ -140,7 +145,7 @@ class BatchGuard:
         zero = 1 - nonzero / (rows * self._hidden_size)
         state = int(zero.argmax())
         if zero[state] > MAX_ZERO_FRACTION:
-            raise GuardError(
+            raise SampleGuardError(
                 f"{self._where}: {zero[state]:.0%} of the values of {self._names[state]} are zero "
                 f"(at most {MAX_ZERO_FRACTION:.0%})"
             )

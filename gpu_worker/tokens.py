@@ -11,7 +11,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +67,21 @@ class TokenBatch:
     def lengths(self) -> npt.NDArray[np.int64]:
         """int64 [S], tokens of each sample."""
         return np.diff(self.offsets)
+
+    def take(self, places: Sequence[int]) -> TokenBatch:
+        """The batch with the samples at `places` only, which are in order; micro-batches stay together."""
+        chosen = np.asarray(places, np.int64)
+        lengths = self.lengths[chosen]
+        tokens = np.isin(np.repeat(np.arange(self.samples), self.lengths), chosen)
+        micro = np.searchsorted(self.micro_batches, chosen, side="right")
+        return TokenBatch(
+            batch_id=self.batch_id,
+            source_rows=self.source_rows[chosen],
+            input_ids=self.input_ids[tokens],
+            loss_mask=self.loss_mask[tokens],
+            offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)]),
+            micro_batches=np.concatenate([[0], np.flatnonzero(np.diff(micro)) + 1, [len(chosen)]]),
+        )
 
     def sample_of_token(self, token: int) -> int:
         """The sample that token row `token` belongs to."""

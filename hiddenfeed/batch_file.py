@@ -22,6 +22,7 @@ from hiddenfeed.batch_layout import (
     MAX_HEADER_BYTES,
     BatchFacts,
     BatchLayout,
+    SetAside,
     TensorEntry,
     TensorPlace,
     bytes_per_token,
@@ -38,6 +39,7 @@ __all__ = [
     "BatchFacts",
     "BatchHeader",
     "BatchLayout",
+    "SetAside",
     "TensorPlace",
     "bytes_per_token",
     "decode_header",
@@ -102,7 +104,7 @@ def decode_header(data: bytes, where: str) -> BatchHeader:
     _check_format(metadata, where)
     try:
         layout = BatchLayout(_facts_from(metadata, tensors), header_bytes=size)
-    except (DataError, ValueError) as error:
+    except (DataError, ValueError, RecursionError) as error:
         raise DataError(f"{where} has a header that makes no sense: {error}") from None
     if tensors != tensor_entries(layout):
         raise DataError(f"{where} holds other tensors than a batch file of its shape: {sorted(tensors)}")
@@ -205,6 +207,7 @@ def _facts_from(metadata: Mapping[str, str], tensors: Mapping[str, TensorEntry])
         hidden_size=states[2],
         tokens=states[0],
         samples=samples[0],
+        set_aside=msgspec.json.decode(metadata.get("set_aside", "[]"), type=tuple[SetAside, ...]),
     )
 
 

@@ -48,6 +48,14 @@ LENGTH_FIELD = struct.Struct("<Q")
 _FINAL_NORMS = ("none", "pre", "post")
 
 
+class SetAside(msgspec.Struct, frozen=True, array_like=True):
+    """A sample of the plan that the batch file does not hold, and why."""
+
+    #: Row of the sample in the input.
+    source_row: int
+    reason: str
+
+
 class BatchFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All that decides a batch file's layout and header, checksums and guard statistics apart."""
 
@@ -63,13 +71,23 @@ class BatchFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     #: Dtype of the states: `bfloat16`, `float16` or `float32`.
     dtype: str
     hidden_size: int
-    #: Real tokens of the batch; padding is never stored.
+    #: Real tokens of the file; padding is never stored.
     tokens: int
     samples: int
+    #: Samples of the batch that could not be extracted and are in neither `tokens` nor `samples`.
+    set_aside: tuple[SetAside, ...] = ()
 
     @classmethod
-    def of_run(cls, document: RunDocument, batch_id: int, *, tokens: int, samples: int) -> BatchFacts:
-        """The facts of one batch of a run."""
+    def of_run(
+        cls,
+        document: RunDocument,
+        batch_id: int,
+        *,
+        tokens: int,
+        samples: int,
+        set_aside: tuple[SetAside, ...] = (),
+    ) -> BatchFacts:
+        """The facts of one batch of a run; `tokens` and `samples` are those that its file holds."""
         identity = document.identity
         return cls(
             run_id=document.run_id,
@@ -82,6 +100,7 @@ class BatchFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             hidden_size=document.hidden_size,
             tokens=tokens,
             samples=samples,
+            set_aside=set_aside,
         )
 
 
@@ -276,6 +295,7 @@ def _header_json(layout: BatchLayout, checksums: Mapping[str, str], guards: Mapp
         "taps": ",".join(map(str, facts.taps)),
         "final_norm": facts.final_norm,
         "dtype": facts.dtype,
+        **({"set_aside": msgspec.json.encode(facts.set_aside).decode()} if facts.set_aside else {}),
         **{f"checksum.{place.name}": checksums[place.name] for place in layout.tensors},
         **{f"guard.{name}": guards[name] for name in sorted(guards)},
     }

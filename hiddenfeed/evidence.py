@@ -12,6 +12,7 @@ import numpy.typing as npt
 from hiddenfeed.batch_file import (
     BatchFacts,
     BatchHeader,
+    SetAside,
     facts_differences,
     read_header,
     read_tensors,
@@ -35,6 +36,8 @@ class QuarantineNote(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     reason: str
     #: Rows of the batch's samples in the input.
     source_rows: tuple[int, ...]
+    #: A reason for each of the rows; empty if `reason` is that of all.
+    reasons: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -43,8 +46,10 @@ class BatchEvidence:
 
     planned: PlannedBatch
     file: StoredFile
-    #: None for a batch that was extracted.
-    note: QuarantineNote | None
+    #: The samples that the batch file holds; None for a batch with a note in place of its file.
+    stored: PlannedBatch | None
+    #: The samples that could not be extracted, whether a note names them or the file itself.
+    set_aside: tuple[SetAside, ...]
 
 
 def file_evidence(
@@ -55,19 +60,18 @@ def file_evidence(
     Reads the header and the index tensors, and what the store says of the object's checksum.
     """
     header, raw = read_header(store, info)
-    check_facts(document, planned, header, info.key)
+    stored = stored_part(planned, header, info.key)
+    check_facts(document, stored, header, info.key)
     found = read_tensors(store, info.key, header.layout, "offsets", "sample_index")
-    _check_equal(
-        info.key, "sample_index", found["sample_index"], planned.source_rows, "the plan's source row"
-    )
-    _check_equal(info.key, "offsets", found["offsets"], planned.offsets, "the plan's token offset")
+    _check_equal(info.key, "sample_index", found["sample_index"], stored.source_rows, "the plan's source row")
+    _check_equal(info.key, "offsets", found["offsets"], stored.offsets, "the plan's token offset")
     try:
         checksum = whole_file_checksum(raw, header.layout, header.checksums)
     except DataError as error:
         raise DataError(f"{info.key} has unusable checksums in its header: {error}") from None
     file = StoredFile(key=info.key, size_bytes=info.size_bytes, checksum=checksum)
     check_object(store, file)
-    return BatchEvidence(planned, file, None)
+    return BatchEvidence(planned, file, stored, header.facts.set_aside)
 
 
 def note_evidence(
@@ -85,13 +89,39 @@ def note_evidence(
         raise DataError(f"{info.key} is a note on batch {note.batch_id} of run {note.run_id}")
     if sorted(note.source_rows) != sorted(planned.source_rows.tolist()):
         raise DataError(f"{info.key} names other source rows than the plan of batch {planned.batch_id}")
+    if note.reasons and len(note.reasons) != len(note.source_rows):
+        raise DataError(f"{info.key} has {len(note.reasons)} reasons for {len(note.source_rows)} source rows")
     file = StoredFile(key=info.key, size_bytes=len(data), checksum=checksum_of(data))
-    return BatchEvidence(planned, file, note)
+    reasons = note.reasons or (note.reason,) * len(note.source_rows)
+    set_aside = tuple(SetAside(*pair) for pair in zip(note.source_rows, reasons, strict=True))
+    return BatchEvidence(planned, file, None, set_aside)
 
 
-def check_facts(document: RunDocument, planned: PlannedBatch, header: BatchHeader, key: str) -> None:
-    """Raises DataError naming `key` unless the header is that of this batch of this run."""
-    expected = BatchFacts.of_run(document, planned.batch_id, tokens=planned.tokens, samples=planned.samples)
+def stored_part(planned: PlannedBatch, header: BatchHeader, key: str) -> PlannedBatch:
+    """The samples of the plan that a batch file holds: all but those that it says it set aside.
+
+    Raises DataError naming `key` if it set aside what is not of the batch, or one sample twice.
+    """
+    rows = [sample.source_row for sample in header.facts.set_aside]
+    if not rows:
+        return planned
+    places = planned.places_of(rows)
+    if int(places.sum()) != len(rows):
+        raise DataError(
+            f"{key} sets aside source rows that are not those of batch {planned.batch_id}: {rows[:5]}"
+        )
+    return planned.take(~places)
+
+
+def check_facts(document: RunDocument, stored: PlannedBatch, header: BatchHeader, key: str) -> None:
+    """Raises DataError naming `key` unless the header is that of this batch of this run, with these samples."""
+    expected = BatchFacts.of_run(
+        document,
+        stored.batch_id,
+        tokens=stored.tokens,
+        samples=stored.samples,
+        set_aside=header.facts.set_aside,
+    )
     differences = facts_differences(header.facts, expected)
     if differences:
         raise DataError(f"{key} is not the planned batch: {'; '.join(differences)}")

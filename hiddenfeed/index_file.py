@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -43,15 +43,16 @@ def index_table(run_id: str, batches: Iterable[PlannedBatch]) -> pa.Table:
     return _concatenated(INDEX_SCHEMA, [_indexed(run_id, batch) for batch in batches])
 
 
-def quarantine_table(reasons: Iterable[tuple[PlannedBatch, str]]) -> pa.Table:
-    """One row per sample of the batches set aside, each with its batch's reason."""
+def quarantine_table(batches: Iterable[tuple[PlannedBatch, Mapping[int, str]]]) -> pa.Table:
+    """One row per sample set aside, in the order of the plan; each batch with its reasons by source row."""
     parts = []
-    for batch, reason in reasons:
+    for planned, reasons in batches:
+        batch = planned.take(planned.places_of(list(reasons)))
         columns = [
             batch.sample_ids,
             pa.array(batch.source_rows),
             pa.array(np.full(batch.samples, batch.batch_id, np.int32)),
-            pa.array([reason] * batch.samples, pa.string()),
+            pa.array([reasons[row] for row in batch.source_rows.tolist()], pa.string()),
         ]
         parts.append(pa.table(columns, schema=QUARANTINE_SCHEMA))
     return _concatenated(QUARANTINE_SCHEMA, parts)

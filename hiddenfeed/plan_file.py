@@ -67,6 +67,19 @@ class PlannedBatch:
         """int64[S + 1]: first token of each sample, and the total."""
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.lengths, dtype=np.int64)])
 
+    def places_of(self, source_rows: Sequence[int]) -> npt.NDArray[np.bool_]:
+        """bool[S]: True for the samples of these rows."""
+        return np.isin(self.source_rows, np.array(source_rows, np.int64))
+
+    def take(self, places: npt.NDArray[np.bool_]) -> PlannedBatch:
+        """The batch with the samples at `places` only, bool[S], in their order."""
+        return PlannedBatch(
+            self.batch_id,
+            self.sample_ids.filter(pa.array(places)),
+            self.source_rows[places],
+            self.lengths[places],
+        )
+
 
 class PlanFile:
     """tokens.parquet of one run in a store; safe to use from several threads."""

@@ -1,7 +1,7 @@
 """The proof that a run is complete, computed from the store alone, and the documents that end a run.
 
-Every input row must be in exactly one of: a batch file, skipped.parquet, a quarantine note. Counters
-and queues have no say. `finish` writes index.parquet, quarantine.parquet and, last of all,
+Every input row must be in exactly one of: a batch file, skipped.parquet, a quarantine note, or the
+samples that a batch file says it set aside. Counters and queues have no say. `finish` writes index.parquet, quarantine.parquet and, last of all,
 complete.json; done twice, or by two at once, it leaves the same.
 """
 
@@ -35,7 +35,7 @@ from hiddenfeed.index_file import (
 from hiddenfeed.inventory import Inventory, completion_gaps, load_document, take_inventory
 from hiddenfeed.layout import complete_key, index_key, quarantine_key, run_document_key
 from hiddenfeed.parallel import map_bounded
-from hiddenfeed.plan_file import SKIPPED_SCHEMA, PlanFile, parse_table
+from hiddenfeed.plan_file import SKIPPED_SCHEMA, PlanFile, PlannedBatch, parse_table
 from hiddenfeed.run import FORMAT_VERSION, RunDocument, StoredFile
 from hiddenfeed.store.base import PutOutcome, Store
 
@@ -69,6 +69,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     tokens: int
     #: Batch files.
     batches: int
+    #: Batches without a file, because none of their samples could be extracted.
     quarantined_batches: int
     #: Bytes of all batch files.
     size_bytes: int
@@ -88,22 +89,26 @@ class Evidence:
     documents: tuple[StoredFile, ...]
 
     @property
-    def stored(self) -> list[BatchEvidence]:
-        """Batches with a file."""
-        return [batch for batch in self.batches if batch.note is None]
+    def stored(self) -> list[tuple[BatchEvidence, PlannedBatch]]:
+        """Batches with a file, each with the samples it holds."""
+        return [(batch, batch.stored) for batch in self.batches if batch.stored is not None]
 
     @property
-    def set_aside(self) -> list[tuple[BatchEvidence, QuarantineNote]]:
+    def notes(self) -> list[BatchEvidence]:
         """Batches with a note in place of a file."""
-        return [(batch, batch.note) for batch in self.batches if batch.note is not None]
+        return [batch for batch in self.batches if batch.stored is None]
 
     def index(self) -> pa.Table:
         """index.parquet as it must be."""
-        return index_table(self.document.run_id, (batch.planned for batch in self.stored))
+        return index_table(self.document.run_id, (samples for _, samples in self.stored))
 
     def quarantine(self) -> pa.Table:
         """quarantine.parquet as it must be."""
-        return quarantine_table((batch.planned, note.reason) for batch, note in self.set_aside)
+        return quarantine_table(
+            (batch.planned, {sample.source_row: sample.reason for sample in batch.set_aside})
+            for batch in self.batches
+            if batch.set_aside
+        )
 
 
 def collect(store: Store, run_id: str, *, progress: Callable[[int, int], None] | None = None) -> Evidence:
@@ -149,19 +154,19 @@ def prove(store: Store, run_id: str, *, progress: Callable[[int, int], None] | N
 
 def proof_of(evidence: Evidence, derived: Sequence[StoredFile]) -> Proof:
     """The proof in numbers; `derived` are index.parquet and quarantine.parquet, where they are written."""
-    document, stored, set_aside = evidence.document, evidence.stored, evidence.set_aside
+    document, stored, notes = evidence.document, evidence.stored, evidence.notes
     files = [*evidence.documents, *derived, *(batch.file for batch in evidence.batches)]
     return Proof(
         run_id=document.run_id,
         fingerprint=document.fingerprint,
         rows=document.plan.rows,
-        stored=sum(batch.planned.samples for batch in stored),
+        stored=sum(samples.samples for _, samples in stored),
         skipped=len(evidence.skipped_rows),
-        quarantined=sum(batch.planned.samples for batch, _ in set_aside),
-        tokens=sum(batch.planned.tokens for batch in stored),
+        quarantined=sum(len(batch.set_aside) for batch in evidence.batches),
+        tokens=sum(samples.tokens for _, samples in stored),
         batches=len(stored),
-        quarantined_batches=len(set_aside),
-        size_bytes=sum(batch.file.size_bytes for batch in stored),
+        quarantined_batches=len(notes),
+        size_bytes=sum(batch.file.size_bytes for batch, _ in stored),
         files=tuple(sorted(files, key=lambda file: file.key)),
     )
 

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from hiddenfeed.batch_file import BatchFacts, BatchLayout, read_header
 from hiddenfeed.errors import DataError
-from hiddenfeed.evidence import read_whole
+from hiddenfeed.evidence import read_whole, stored_part
 from hiddenfeed.index_file import INDEX_SCHEMA, index_table
 from hiddenfeed.inventory import take_inventory
 from hiddenfeed.layout import index_key, parse_batch_key
@@ -120,7 +121,7 @@ class Indexer:
         proof = load_proof(store, document.run_id)
         inventory = take_inventory(store, document)
         if proof is None:
-            table, files = self._partial(list(inventory.files)), inventory.files
+            table, files = self._partial(inventory.files), inventory.files
         else:
             table = self._complete(proof)
             # A batch that was extracted after the proof is not in its index yet.
@@ -135,9 +136,19 @@ class Indexer:
             raise DataError(f"the proof of run {proof.run_id} does not name {key}")
         return parse_table(read_whole(self._store, file), key, INDEX_SCHEMA)
 
-    def _partial(self, batches: list[int]) -> pa.Table:
+    def _partial(self, files: Mapping[int, ObjectInfo]) -> pa.Table:
         if self._plan is None:
             self._plan = PlanFile(self._store, self._document.run_id)
-        new = [batch for batch in batches if batch not in self._planned]
-        self._planned.update(zip(new, map_bounded(self._plan.batch, new), strict=True))
-        return index_table(self._document.run_id, (self._planned[batch] for batch in batches))
+        new = [batch for batch in files if batch not in self._planned]
+        found = map_bounded(lambda batch: self._stored(files[batch], batch), new)
+        self._planned.update(zip(new, found, strict=True))
+        return index_table(self._document.run_id, (self._planned[batch] for batch in files))
+
+    def _stored(self, info: ObjectInfo, batch: int) -> PlannedBatch:
+        """The samples that a batch file holds; one that lacks some is of another size than planned."""
+        assert self._plan is not None
+        planned = self._plan.batch(batch)
+        facts = BatchFacts.of_run(self._document, batch, tokens=planned.tokens, samples=planned.samples)
+        if BatchLayout(facts).file_size == info.size_bytes:
+            return planned
+        return stored_part(planned, read_header(self._store, info)[0], info.key)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import msgspec
+import numpy as np
 
 from hiddenfeed.batch_file import read_header, read_range
 from hiddenfeed.checksum import RunningChecksum, checksum_of, parse
@@ -90,9 +91,9 @@ def _read_everything(store: Store, evidence: Evidence, report: Progress) -> int:
     document = evidence.document
     plan = PlanFile(store, document.run_id)
     total = 0
-    for file in (document.tokens, *(batch.file for batch, _ in evidence.set_aside)):
+    for file in (document.tokens, *(batch.file for batch in evidence.notes)):
         total += _check_checksum(store, file)
-    stored = evidence.stored
+    stored = [batch for batch, _ in evidence.stored]
     sizes = map_bounded(lambda batch: _read_batch(store, plan, batch), stored, _DEEP_THREADS)
     for done, size in enumerate(sizes, 1):
         total += size
@@ -110,6 +111,10 @@ def _read_batch(store: Store, plan: PlanFile, batch: BatchEvidence) -> int:
         if found != expected:
             raise DataError(f"{info.key}: {place.name} has checksum {found}, and its header says {expected}")
     ids, mask = plan.tokens(batch.planned.batch_id)
+    if batch.set_aside:
+        rows = [sample.source_row for sample in batch.set_aside]
+        held = np.repeat(~batch.planned.places_of(rows), batch.planned.lengths)
+        ids, mask = ids[held], mask[held]
     for name, planned in (("input_ids", ids.tobytes()), ("loss_mask", mask.tobytes())):
         expected = header.checksums[name]
         if checksum_of(planned, parse(expected)[0]) != expected:

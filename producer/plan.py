@@ -156,7 +156,8 @@ def micro_batch_budget(descending: Integers, limits: PlanLimits) -> int:
     while budget > MIN_MICRO_TOKENS and _padded(descending, budget) * (1 - MAX_WASTE) > tokens:
         budget = max(MIN_MICRO_TOKENS, budget // 2)
     # Somewhat smaller ones may divide evenly among the files, which then differ less.
-    tried = [max(1, budget * percent // 100) for percent in range(100, 79, -4)]
+    least = min(budget, MIN_MICRO_TOKENS)
+    tried = [max(least, budget * percent // 100) for percent in range(100, 79, -4)]
     return min(tried, key=lambda tokens: _unevenness(len(_cut(descending, tokens)) - 1, files))
 
 
