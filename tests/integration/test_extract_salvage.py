@@ -66,7 +66,7 @@ def _extract_all(run: TinyRun) -> list[UploadFile]:
     """Every batch with the poisoned model, into the store."""
     spool = run.spool()
     with run.extractor(spool) as (extractor, service), service.use(run.run_id) as served:
-        embedding = served.engine.model.parts.decoder.get_input_embeddings()
+        embedding: Any = served.engine.model.parts.decoder.get_input_embeddings()
         with torch.no_grad():
             embedding.weight[POISON] = float("nan")
         uploads = [_extract(extractor, message) for message in run.manifests]
