@@ -16,6 +16,7 @@ BENCHMARKS = {
     "extraction": "how much of the device's speed does the worker deliver?",
     "control_plane": "what does the queue cost, and how many GPUs can one Redis feed?",
     "upload": "how much of a bare put's speed does the uploader deliver, and what does it cost?",
+    "eta": "how far off is the time that is said to be left?",
     "recovery": "how long until the work of a killed process goes on?",
 }
 

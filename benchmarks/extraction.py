@@ -94,7 +94,7 @@ def run(*, quick: bool, device: str = "auto") -> dict[str, Any]:
     models = {} if quick else {"smollm2-135m": demo_model(default_folder())}
     with tempfile.TemporaryDirectory(prefix="hfbench-") as name:
         folder = Path(name)
-        models["qwen3-8x512"] = _random_qwen3(folder / "qwen3")
+        models["qwen3-8x512"] = random_qwen3(folder / "qwen3")
         server = start_redis(folder / "redis")
         try:
             with redis.Redis.from_url(server.url) as client:
@@ -286,7 +286,7 @@ def _record(document: RunDocument) -> RunRecord:
     )
 
 
-def _random_qwen3(folder: Path) -> Path:
+def random_qwen3(folder: Path) -> Path:
     """An 8-layer, 512-wide Qwen3 with random bfloat16 weights."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 

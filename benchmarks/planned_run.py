@@ -105,6 +105,7 @@ def _tokens_file(plan: Plan, spec: RunSpec, run_id: str) -> tuple[bytes, list[Ex
                     samples=len(batch.samples),
                     tokens_total=batch.tokens,
                     longest=batch.longest,
+                    squares=batch.squares,
                 )
             )
     return sink.getvalue(), manifests

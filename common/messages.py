@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Annotated, Any, TypeVar
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from hiddenfeed.errors import PermanentError
 
@@ -32,6 +32,8 @@ class ExtractBatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     tokens_total: Count
     #: Tokens of the longest sample.
     longest: Count
+    #: Sum of the samples' squared lengths, for the time left; not said by programs that did not know it.
+    squares: Count | UnsetType = UNSET
 
 
 class BatchReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -6,13 +6,14 @@ For display only; the proof of completeness never looks here. Imported through `
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import redis
 from redis.client import Pipeline
 
+from common.batch_cost import CostSums, cost_terms, device_class
 from common.messages import UploadFile, UploadReceipt
 from common.redis_client import text, translated
 
@@ -22,6 +23,9 @@ RUN_TTL_SECONDS = 30 * 24 * 3600
 MAX_BATCH_ID = 100_000_000
 #: Outcomes of an upload after which the store holds the batch.
 _IN_STORE = ("stored", "already-there", "other-wins")
+#: A pause between two batches of one worker counts as its working time up to this many times what a batch takes, and
+#: up to this long in any case; what is over is a run that was paused or a worker that had other work.
+_LONGEST_PAUSE_BATCHES, _LONGEST_PAUSE_SECONDS = 4.0, 60.0
 
 
 def average_rate(amount: float, arrivals: int, first_at: float, last_at: float) -> float | None:
@@ -42,6 +46,8 @@ class WorkerProgress(msgspec.Struct, frozen=True, kw_only=True):
     batches: int = 0
     samples: int = 0
     tokens: int = 0
+    #: Sum of squared lengths.
+    squares: int = 0
     padded_tokens: int = 0
     bytes: int = 0
     read_seconds: float = 0.0
@@ -49,6 +55,8 @@ class WorkerProgress(msgspec.Struct, frozen=True, kw_only=True):
     stall_seconds: float = 0.0
     write_seconds: float = 0.0
     total_seconds: float = 0.0
+    #: From the first batch's arrival to the last one's, without long pauses.
+    active_seconds: float = 0.0
     first_at: float = 0.0
     last_at: float = 0.0
 
@@ -92,11 +100,14 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     batches: int = 0
     samples: int = 0
     tokens: int = 0
+    squares: int = 0
     bytes: int = 0
     first_at: float = 0.0
     last_at: float = 0.0
     workers: tuple[WorkerProgress, ...] = ()
     uploaders: tuple[UploaderProgress, ...] = ()
+    #: What batches cost, by kind of device.
+    costs: tuple[CostSums, ...] = ()
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -116,11 +127,13 @@ class FoundBatch(msgspec.Struct, frozen=True, kw_only=True):
     samples: int
     tokens: int
     bytes: int
+    squares: int = 0
 
 
-#: KEYS: bitmap, totals, workers, uploaders. ARGV: batch id, now, ttl, then `key index, field, amount` triples.
+#: KEYS: bitmap, totals, workers, uploaders, costs. ARGV: batch id, ttl, then `key index, field, amount` triples.
 #: Amounts of key 4 (uploaders) always count; the others only when the batch's bit was not set yet.
-#: An amount that starts with `=` is set, with `?` set if absent, any other is added.
+#: An amount that starts with `=` is set, with `?` set if absent; `~now,most,since` adds the time from what the field
+#: `since` holds until now, at most so much; any other is added.
 _NOTE = """
 local first = redis.call('SETBIT', KEYS[1], ARGV[1], 1) == 0
 for i = 3, #ARGV, 3 do
@@ -129,10 +142,15 @@ for i = 3, #ARGV, 3 do
     local how = string.sub(amount, 1, 1)
     if how == '=' then redis.call('HSET', KEYS[key], field, string.sub(amount, 2))
     elseif how == '?' then redis.call('HSETNX', KEYS[key], field, string.sub(amount, 2))
+    elseif how == '~' then
+      local now, most, since = string.match(amount, '^~([^,]+),([^,]+),(.*)$')
+      local before = tonumber(redis.call('HGET', KEYS[key], since) or now) or tonumber(now)
+      local passed = math.max(0, math.min(tonumber(now) - before, tonumber(most)))
+      redis.call('HINCRBYFLOAT', KEYS[key], field, string.format('%.6f', passed))
     else redis.call('HINCRBYFLOAT', KEYS[key], field, amount) end
   end
 end
-for i = 1, 4 do redis.call('EXPIRE', KEYS[i], ARGV[2]) end
+for i = 1, 5 do redis.call('EXPIRE', KEYS[i], ARGV[2]) end
 return first and 1 or 0
 """
 
@@ -147,7 +165,11 @@ def note_stored(
     if receipt.outcome not in _IN_STORE or receipt.batch_id > MAX_BATCH_ID:
         return
     batch, report = message.batch, message.report
-    entries = _totals(batch.samples, batch.tokens_total, message.size_bytes, now)
+    squares = batch.squares or 0
+    entries = _totals(batch.samples, batch.tokens_total, squares, message.size_bytes, now)
+    most = max(_LONGEST_PAUSE_SECONDS, _LONGEST_PAUSE_BATCHES * report.total_seconds)
+    last_at = _field("last_at", report.worker)
+    entries += [3, _field("active_seconds", report.worker), f"~{now},{most},{last_at}"]
     entries += _named(
         3,
         report.worker,
@@ -156,6 +178,7 @@ def note_stored(
             "batches": 1,
             "samples": batch.samples,
             "tokens": batch.tokens_total,
+            "squares": squares,
             "padded_tokens": report.padded_tokens,
             "bytes": message.size_bytes,
             "read_seconds": report.read_seconds,
@@ -166,6 +189,10 @@ def note_stored(
         },
     )
     entries += [3, _field("device", report.worker), f"={report.device}"]
+    device_seconds = report.forward_seconds + report.stall_seconds
+    if device_seconds > 0:
+        for metric, amount in cost_terms(batch.tokens_total, squares, device_seconds).items():
+            entries += [5, _field(metric, device_class(report.device)), amount]
     if uploader:
         stored = receipt.outcome == "stored"
         entries += _named(
@@ -191,7 +218,7 @@ def note_found(client: redis.Redis, run_id: str, found: Iterable[FoundBatch]) ->
     keys, news = progress_keys(run_id), 0
     with translated(client), client.pipeline(transaction=False) as pipe:
         for batch in found:
-            entries = _totals(batch.samples, batch.tokens, batch.bytes, 0.0)
+            entries = _totals(batch.samples, batch.tokens, batch.squares, batch.bytes, 0.0)
             pipe.eval(_NOTE, len(keys), *keys, str(batch.batch_id), str(RUN_TTL_SECONDS), *map(str, entries))
             if len(pipe) >= 500:
                 news += sum(pipe.execute())
@@ -200,11 +227,22 @@ def note_found(client: redis.Redis, run_id: str, found: Iterable[FoundBatch]) ->
 
 def read_progress(client: redis.Redis, run_id: str) -> Progress:
     """The run's counters; zeros for a run of which nothing is known."""
-    _, totals, workers, uploaders = progress_keys(run_id)
     with translated(client), client.pipeline(transaction=True) as pipe:
-        for key in (totals, workers, uploaders):
-            pipe.hgetall(key)
-        raw = [{text(name): text(value) for name, value in reply.items()} for reply in pipe.execute()]
+        ask_progress(pipe, run_id)
+        return parse_progress(run_id, pipe.execute())
+
+
+def ask_progress(pipeline: Pipeline, run_id: str) -> int:
+    """Add to `pipeline` what `parse_progress` reads; returns how many replies that will be."""
+    keys = progress_keys(run_id)[1:]
+    for key in keys:
+        pipeline.hgetall(key)
+    return len(keys)
+
+
+def parse_progress(run_id: str, replies: Sequence[Mapping[Any, Any]]) -> Progress:
+    """The run's counters from the replies to `ask_progress`."""
+    raw = [{text(name): text(value) for name, value in reply.items()} for reply in replies]
     return Progress(
         **_numbers(Progress, raw[0]),
         run_id=run_id,
@@ -214,17 +252,19 @@ def read_progress(client: redis.Redis, run_id: str) -> Progress:
         uploaders=tuple(
             UploaderProgress(**_numbers(UploaderProgress, row), uploader=name) for name, row in _rows(raw[2])
         ),
+        costs=tuple(CostSums(**_numbers(CostSums, row), device=name) for name, row in _rows(raw[3])),
     )
 
 
-def progress_keys(run_id: str) -> tuple[str, str, str, str]:
-    """Bitmap of stored batches, totals, per worker, per uploader."""
+def progress_keys(run_id: str) -> tuple[str, str, str, str, str]:
+    """Bitmap of stored batches, totals, per worker, per uploader, costs per kind of device."""
     root = f"hiddenfeed:progress:{run_id}"
-    return f"{root}:batches", root, f"{root}:workers", f"{root}:uploaders"
+    return f"{root}:batches", root, f"{root}:workers", f"{root}:uploaders", f"{root}:costs"
 
 
-def _totals(samples: int, tokens: int, size_bytes: int, now: float) -> list[Any]:
+def _totals(samples: int, tokens: int, squares: int, size_bytes: int, now: float) -> list[Any]:
     entries: list[Any] = [2, "batches", 1, 2, "samples", samples, 2, "tokens", tokens, 2, "bytes", size_bytes]
+    entries += [2, "squares", squares]
     return entries + ([2, "first_at", f"?{now}", 2, "last_at", f"={now}"] if now else [])
 
 

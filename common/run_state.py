@@ -59,6 +59,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     samples: int
     tokens: int
     batches: int
+    #: Sum of squared lengths of all samples; 0 if the producer did not say.
+    squares: int = 0
     #: Seconds since the epoch; the oldest run is served first.
     submitted_at: float
     #: Higher is served before older.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from common.run_state import UploaderProgress, WorkerProgress
 from common.worker.presence import WorkerInfo
 from hiddenfeed.words import count_text
+from monitor.eta import Estimate, estimate
 from monitor.facts import Facts, QueueFacts, RunFacts
 from monitor.views import (
     DeviceView,
@@ -43,9 +44,8 @@ def take_snapshot(facts: Facts, now: float) -> Snapshot:
 
 def _run(run: RunFacts, facts: Facts, processes: tuple[ProcessView, ...], now: float) -> RunView:
     record, progress, counts = run.record, run.progress, run.extract.counts
-    tokens_rate = progress.tokens_per_second
-    left = max(0, record.tokens - progress.tokens)
     state = _state(run, facts, processes)
+    left = _time_left(run, state, processes, now)
     return RunView(
         run_id=record.run_id,
         state=state,
@@ -59,9 +59,11 @@ def _run(run: RunFacts, facts: Facts, processes: tuple[ProcessView, ...], now: f
         size_bytes=progress.bytes,
         done=1.0 if state == "complete" else _share(progress.tokens, record.tokens),
         proved=run.proved,
-        tokens_per_second=tokens_rate,
+        tokens_per_second=progress.tokens_per_second,
         samples_per_second=progress.samples_per_second,
-        remaining_seconds=left / tokens_rate if tokens_rate and state in ("running", "uploading") else None,
+        remaining_seconds=left.seconds if left else None,
+        remaining_low_seconds=left.low_seconds if left else None,
+        remaining_high_seconds=left.high_seconds if left else None,
         queued=counts.queued,
         started=counts.started,
         retrying=counts.scheduled,
@@ -88,6 +90,26 @@ def _state(run: RunFacts, facts: Facts, processes: tuple[ProcessView, ...]) -> s
     if not any(process.queue == run.extract.name and process.state != "silent" for process in processes):
         return "stalled" if run.progress.batches else "waiting"
     return "running" if run.progress.batches else "waiting"
+
+
+def _time_left(run: RunFacts, state: str, processes: tuple[ProcessView, ...], now: float) -> Estimate | None:
+    """Until the last batch is stored; None where nobody can say."""
+    record, progress = run.record, run.progress
+    if state not in ("running", "uploading"):
+        return None
+    living = [
+        process.name
+        for process in processes
+        if process.role == "gpu_worker" and process.queue == run.extract.name and process.state != "silent"
+    ]
+    if living and progress.costs:
+        return estimate(record, progress, living, now)
+    rate = progress.tokens_per_second
+    if not rate:
+        return None
+    # Nobody computes any more, or programs did not say what batches cost: by tokens, with a wide range.
+    seconds = max(0, record.tokens - progress.tokens) / rate
+    return Estimate(seconds=seconds, low_seconds=seconds / 2, high_seconds=seconds * 2)
 
 
 def _device(worker: WorkerProgress, now: float) -> DeviceView:

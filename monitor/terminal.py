@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
-from hiddenfeed.words import count_text, duration_text, size_rate_text, size_text
-from monitor.views import FailureView, RunView, Snapshot, proof_note, unknown_note
+from hiddenfeed.words import count_text, size_rate_text, size_text
+from monitor.views import FailureView, RunView, Snapshot, proof_note, time_left_text, unknown_note
 from monitor.words import ago, rate, share
 
 _BAR_WIDTH = 24
@@ -41,7 +41,7 @@ def _run_lines(run: RunView, proof: str) -> Iterator[str]:
         f"{run.samples:,} of {count_text(run.samples_total, 'sample')}, "
         f"{run.tokens:,} of {count_text(run.tokens_total, 'token')}, {size_text(run.size_bytes)} stored; model {run.model}"
     )
-    left = f", about {duration_text(run.remaining_seconds)} left" if run.remaining_seconds is not None else ""
+    left = f", {text}" if (text := time_left_text(run)) else ""
     yield f"  {rate(run.tokens_per_second, 'tokens')}, {rate(run.samples_per_second, 'samples')}{left}"
     yield f"  batches: {run.queued:,} queued, {run.started:,} started, {run.retrying:,} to be tried again, {run.failed:,} failed"
     if run.workers:

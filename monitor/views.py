@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from hiddenfeed.words import duration_text
+
 
 class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
     """What one GPU worker did for a run."""
@@ -65,7 +67,10 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     proved: bool | None
     tokens_per_second: float | None
     samples_per_second: float | None
+    #: Until the store holds the last batch, and the range in which that is likely; None where nobody can say.
     remaining_seconds: float | None
+    remaining_low_seconds: float | None
+    remaining_high_seconds: float | None
     queued: int
     started: int
     retrying: int
@@ -134,6 +139,14 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     store_error: str = ""
     #: Exit code of a look that could not see everything, 0 of one that could.
     exit_code: int = 0
+
+
+def time_left_text(run: RunView) -> str:
+    """`about 2 h 05 min left (1 h 58 min to 2 h 12 min)`; empty where nobody can say."""
+    left, low, high = run.remaining_seconds, run.remaining_low_seconds, run.remaining_high_seconds
+    if left is None or low is None or high is None:
+        return ""
+    return f"about {duration_text(left)} left ({duration_text(low)} to {duration_text(high)})"
 
 
 def proof_note(run: RunView, snapshot: Snapshot) -> str:

@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from hiddenfeed.words import count_text, duration_text, size_rate_text, size_text
-from monitor.views import FailureView, RunView, Snapshot, proof_note, unknown_note
+from hiddenfeed.words import count_text, size_rate_text, size_text
+from monitor.views import FailureView, RunView, Snapshot, proof_note, time_left_text, unknown_note
 from monitor.words import ago, rate, share
 
 #: A snapshot serves all who ask within this time, so that many open pages cost Redis no more than one.
@@ -94,7 +94,7 @@ def render_page(snapshot: Snapshot, refresh_seconds: float) -> str:
 
 
 def _run(run: RunView, proof: str) -> str:
-    left = f", about {duration_text(run.remaining_seconds)} left" if run.remaining_seconds is not None else ""
+    left = f", {text}" if (text := time_left_text(run)) else ""
     parts = [
         f'<section><h2>{escape(run.run_id)} <span class="state">{escape(run.state)}'
         f"{f', {proof}' if proof else ''}</span></h2>",

@@ -60,6 +60,8 @@ class Batch:
     micro_batches: Integers
     tokens: int
     longest: int
+    #: Sum of squared lengths: what attention costs.
+    squares: int
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,10 @@ class Plan:
         samples = self.order[self.micro_starts[first] : self.micro_starts[last]]
         sizes = np.diff(self.micro_starts[first : last + 1])
         lengths = self.lengths[samples]
-        return Batch(samples, np.repeat(np.arange(len(sizes)), sizes), int(lengths.sum()), int(lengths.max()))
+        micro_batches = np.repeat(np.arange(len(sizes)), sizes)
+        return Batch(
+            samples, micro_batches, int(lengths.sum()), int(lengths.max()), int((lengths * lengths).sum())
+        )
 
 
 def make_plan(lengths: Integers, limits: PlanLimits) -> Plan:

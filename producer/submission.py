@@ -160,6 +160,7 @@ class Submission:
             samples=self._document.plan.samples,
             tokens=self._document.plan.tokens,
             batches=self._document.plan.batches,
+            squares=sum(manifest.squares or 0 for manifest in self._manifests),
             submitted_at=time.time(),
         )
 
@@ -236,7 +237,11 @@ class Submission:
         for batch, info in sorted({**inventory.notes, **inventory.files}.items()):
             manifest = self._manifests[batch]
             yield FoundBatch(
-                batch_id=batch, samples=manifest.samples, tokens=manifest.tokens_total, bytes=info.size_bytes
+                batch_id=batch,
+                samples=manifest.samples,
+                tokens=manifest.tokens_total,
+                squares=manifest.squares or 0,
+                bytes=info.size_bytes,
             )
 
 

@@ -37,6 +37,8 @@ class BatchSize(msgspec.Struct, frozen=True, array_like=True):
     samples: int
     tokens: int
     longest: int
+    #: Sum of squared lengths; 0 in a file of a program that did not write it.
+    squares: int = 0
 
 
 class SkippedFile:
@@ -85,7 +87,7 @@ def write_tokens_file(path: Path, plan: Plan, spill: Spill) -> Iterator[int]:
     Raises OSError when the disk is full.
     """
     batches = [plan.batch(batch_id) for batch_id in range(plan.batches)]
-    sizes = [BatchSize(len(batch.samples), batch.tokens, batch.longest) for batch in batches]
+    sizes = [BatchSize(len(batch.samples), batch.tokens, batch.longest, batch.squares) for batch in batches]
     schema = TOKENS_SCHEMA.with_metadata({_BATCHES: msgspec.json.encode(sizes)})
     with pq.ParquetWriter(path, schema, compression=_COMPRESSION) as writer:
         for count, batch in enumerate(batches, start=1):
@@ -117,6 +119,7 @@ def read_manifests(store: Store, run_id: str) -> list[ExtractBatch]:
             samples=size.samples,
             tokens_total=size.tokens,
             longest=size.longest,
+            squares=size.squares or msgspec.UNSET,
         )
         for batch_id, size in enumerate(sizes)
     ]

@@ -42,6 +42,7 @@ def upload(batch_id: int, worker: str = "gpu a:1") -> UploadFile:
         samples=10,
         tokens_total=500,
         longest=60,
+        squares=30_000,
     )
     report = BatchReport(
         worker=worker, device="cpu", forward_seconds=0.25, total_seconds=0.5, padded_tokens=512
@@ -118,10 +119,21 @@ def test_each_batch_counts_once_however_often_it_is_delivered(redis_client: redi
     assert (first.worker, first.device, first.batches, first.padded_tokens) == ("gpu a:1", "cpu", 1, 512)
     assert (first.forward_seconds, first.total_seconds, first.bytes) == (0.25, 0.5, 2000)
     assert (second.worker, second.batches) == ("gpu b", 1)
+    assert (progress.squares, first.squares) == (60_000, 30_000)
+    (cost,) = progress.costs
+    assert (cost.device, cost.batches, cost.x, cost.z, cost.y) == ("cpu", 2, 1.0, 0.06, 0.5)
     [uploader] = progress.uploaders
     assert (uploader.uploader, uploader.files, uploader.duplicates, uploader.bytes) == ("up-1", 3, 1, 4000)
     assert uploader.upload_seconds == 0.375
     assert all(int(redis_client.ttl(key)) > 0 for key in redis_client.keys("hiddenfeed:progress:*"))
+
+
+def test_time_between_batches_counts_but_for_long_pauses(redis_client: redis.Redis) -> None:
+    # The third is delivered twice; before the fourth the run was paused for an hour.
+    for batch_id, now in ((0, 2000.0), (1, 2010.0), (2, 2025.0), (2, 2030.0), (3, 5625.0)):
+        note(redis_client, batch_id, now=now)
+    (worker,) = read_progress(redis_client, RUN).workers
+    assert worker.active_seconds == 10 + 15 + 60
 
 
 def test_what_the_store_holds_already_counts_once_after_a_wipe(redis_client: redis.Redis) -> None:

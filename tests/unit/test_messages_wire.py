@@ -15,6 +15,8 @@ EXTRACT_V1 = (
     b'{"version":1,"run_id":"demo-0123456789ab","batch_id":42,"tokens":"demo-0123456789ab/tokens.parquet",'
     b'"row_group":42,"samples":17,"tokens_total":1234,"longest":99}'
 )
+# The same from programs that know what attention costs.
+EXTRACT_V1_SQUARES = EXTRACT_V1[:-1] + b',"squares":98765}'
 UPLOAD_V1 = (
     b'{"version":1,"batch":'
     + EXTRACT_V1
@@ -40,6 +42,9 @@ def test_golden_bytes_decode_and_encode() -> None:
     assert msgspec.json.encode(UPLOAD) == UPLOAD_V1
     assert parse_message(ExtractBatch, msgspec.json.decode(EXTRACT_V1)) == EXTRACT
     assert parse_message(UploadFile, msgspec.json.decode(UPLOAD_V1)) == UPLOAD
+    newer = msgspec.structs.replace(EXTRACT, squares=98765)
+    assert msgspec.json.encode(newer) == EXTRACT_V1_SQUARES
+    assert parse_message(ExtractBatch, msgspec.json.decode(EXTRACT_V1_SQUARES)) == newer
 
 
 @pytest.mark.parametrize(

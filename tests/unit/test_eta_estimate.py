@@ -1,0 +1,136 @@
+"""The time left: what the fit finds, what a fleet is worth, and how sure it is."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from benchmarks.eta import SCENARIOS, errors_of
+from benchmarks.eta_fleet import plan_work, record_of, simulate
+from common.batch_cost import CostSums, cost_terms, device_class, fit
+from common.run_state import Progress, RunRecord, WorkerProgress
+from monitor.eta import estimate
+
+NOW = 1000.0
+
+
+def _sums(batches: list[tuple[int, int, float]], device: str = "cpu") -> CostSums:
+    """Of (tokens, squares, seconds)."""
+    total: dict[str, float] = {}
+    for batch in batches:
+        for name, amount in cost_terms(*batch).items():
+            total[name] = total.get(name, 0) + amount
+    return msgspec.convert({"device": device, **total}, CostSums, strict=False)
+
+
+def _record(batches: int = 100) -> RunRecord:
+    return RunRecord(
+        run_id="r", model="m", samples=100, tokens=1000 * batches, batches=batches, squares=10**6 * batches,
+        submitted_at=0,
+    )  # fmt: skip
+
+
+def _worker(name: str, batches: int, seconds: float = 2.0, device: str = "cpu") -> WorkerProgress:
+    """A worker whose batches of 1,000 tokens take `seconds`, one right after the other."""
+    return WorkerProgress(
+        worker=name, device=device, batches=batches, samples=batches, tokens=1000 * batches,
+        squares=10**6 * batches, forward_seconds=seconds * batches, active_seconds=seconds * (batches - 1),
+        first_at=NOW - seconds * (batches - 1), last_at=NOW,
+    )  # fmt: skip
+
+
+def _progress(*workers: WorkerProgress) -> Progress:
+    batches = sum(worker.batches for worker in workers)
+    costs: dict[str, list[tuple[int, int, float]]] = {}
+    for worker in workers:
+        each = (1000, 10**6, worker.forward_seconds / worker.batches)
+        costs.setdefault(device_class(worker.device), []).extend([each] * worker.batches)
+    return Progress(
+        run_id="r", batches=batches, samples=batches, tokens=1000 * batches, squares=10**6 * batches,
+        first_at=NOW - 1, last_at=NOW, workers=workers,
+        costs=tuple(_sums(done, device) for device, done in costs.items()),
+    )  # fmt: skip
+
+
+def _seconds(progress: Progress, *living: str, at: float = NOW, record: RunRecord | None = None) -> float:
+    found = estimate(record or _record(), progress, living, at)
+    assert found is not None
+    assert found.low_seconds <= found.seconds <= found.high_seconds
+    return found.seconds
+
+
+def test_fit_finds_the_cost_of_tokens_and_of_pairs() -> None:
+    batches = [(tokens, squares, 2e-3 * tokens + 3e-6 * squares)
+               for tokens, squares in ((1000, 400_000), (1200, 200_000), (800, 900_000), (1100, 300_000)) * 20]  # fmt: skip
+    cost = fit(_sums(batches))
+    assert cost is not None
+    assert cost.seconds(1000, 0) == pytest.approx(2.0, rel=0.02)
+    assert cost.seconds(0, 10**6) == pytest.approx(3.0, rel=0.05)
+    assert cost.spread < 0.05
+
+
+def test_batches_that_are_all_alike_are_costed_by_the_token() -> None:
+    cost = fit(_sums([(1000, 500_000, 4.0)] * 5))
+    assert cost is not None
+    assert cost.seconds(1000, 500_000) == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize("squares", [0, 10**6])
+def test_costs_are_never_negative(squares: int) -> None:
+    cost = fit(_sums([(1000, squares, 5.0), (2000, 4 * squares, 1.0), (3000, 9 * squares, 0.5)]))
+    assert cost is not None
+    assert min(cost.a, cost.b) >= 0
+    assert fit(CostSums(device="cpu")) is None
+
+
+def test_one_worker_goes_on_as_it_did() -> None:
+    # 80 batches of 2 s are left.
+    assert _seconds(_progress(_worker("a", 20)), "a") == pytest.approx(160, rel=0.01)
+    assert _seconds(_progress(_worker("a", 20)), "a", at=NOW + 1) == pytest.approx(159, rel=0.01)
+    # Silence is no progress: the clock stops where the next batch was due.
+    assert _seconds(_progress(_worker("a", 20)), "a", at=NOW + 100) == pytest.approx(158, rel=0.01)
+
+
+def test_a_worker_that_dies_takes_its_speed_with_it_and_a_new_one_is_taken_for_usual() -> None:
+    progress = _progress(_worker("a", 20), _worker("b", 20))
+    assert _seconds(progress, "a", "b") == pytest.approx(60, rel=0.01)
+    assert _seconds(progress, "a") == pytest.approx(120, rel=0.01)
+    assert _seconds(progress, "a", "b", "new") == pytest.approx(40, rel=0.01)
+    # All are gone, another came.
+    assert _seconds(progress, "new") == pytest.approx(120, rel=0.01)
+
+
+def test_devices_of_different_speed_are_not_averaged() -> None:
+    progress = _progress(_worker("a", 30, 2.0, "cuda:0"), _worker("b", 10, 6.0, "other:0"))
+    assert _seconds(progress, "a", "b") == pytest.approx(60 / (1 / 2 + 1 / 6), rel=0.02)
+    assert _seconds(progress, "b") == pytest.approx(360, rel=0.03)
+
+
+def test_what_holds_the_devices_up_counts() -> None:
+    # Each batch takes 2 s of the device, and one arrives every 10 s: uploads are slow.
+    slow = msgspec.structs.replace(_worker("a", 20), active_seconds=190.0)
+    assert _seconds(_progress(slow), "a") == pytest.approx(800, rel=0.05)
+
+
+def test_nobody_there_nothing_known_and_nothing_left() -> None:
+    assert estimate(_record(), _progress(_worker("a", 5)), (), NOW) is None
+    assert estimate(_record(), Progress(run_id="r"), ("a",), NOW) is None
+    assert _seconds(_progress(_worker("a", 100)), "a") == 0
+
+
+def test_the_range_narrows() -> None:
+    def width(done: int) -> float:
+        found = estimate(_record(), _progress(_worker("a", done)), ("a",), NOW)
+        assert found is not None
+        return (found.high_seconds - found.low_seconds) / found.seconds
+
+    assert width(2) > width(10) > width(40)
+
+
+@pytest.mark.parametrize("name", ["two kinds of device", "one of two dies", "slow uploads"])
+def test_simulated_fleets_are_foretold(name: str) -> None:
+    (fleet,) = [scenario for scenario in SCENARIOS if scenario.name == name]
+    work = plan_work(fleet, seed=1)
+    errors = errors_of(record_of(work), list(simulate(fleet, work, seed=1)), fleet.asked)
+    assert errors.get("error_at_5pct", 0) < 0.10
+    assert errors["error_at_20pct"] < 0.05
