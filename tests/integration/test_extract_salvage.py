@@ -66,7 +66,8 @@ def _extract_all(run: TinyRun) -> list[UploadFile]:
     """Every batch with the poisoned model, into the store."""
     spool = run.spool()
     with run.extractor(spool) as (extractor, service), service.use(run.run_id) as served:
-        embedding: Any = served.engine.model.parts.decoder.get_input_embeddings()
+        decoder: Any = served.engine.model.parts.decoder
+        embedding = decoder.get_input_embeddings()
         with torch.no_grad():
             embedding.weight[POISON] = float("nan")
         uploads = [_extract(extractor, message) for message in run.manifests]
