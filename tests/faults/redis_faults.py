@@ -9,7 +9,7 @@ from collections.abc import Callable
 import redis
 
 from common.queues import extract_queue_name, upload_queue_name
-from common.rq_keys import started_key
+from common.rq_keys import intermediate_key, queue_key, scheduled_key, started_key
 from tests.faults.fault_site import LEASE_SECONDS, SPOOL
 from tests.faults.trial import Fault, Trial
 
@@ -25,6 +25,12 @@ def _restart(trial: Trial) -> None:
 def _away(trial: Trial) -> None:
     trial.site.kill_redis()
     trial.wait(trial.outage_seconds())
+    trial.site.start_redis()
+
+
+def _away_for_a_minute(trial: Trial) -> None:
+    trial.site.kill_redis()
+    trial.wait(60.0)
     trial.site.start_redis()
 
 
@@ -51,6 +57,15 @@ def _refuse(begin: tuple[str, ...], end: tuple[str, ...]) -> Callable[[Trial], N
 def _wipe(trial: Trial) -> None:
     with trial.site.client as client:
         client.flushall()
+
+
+def _forget_lists(trial: Trial) -> None:
+    """Jobs stay, and lists and registries that say where they are go: nobody will come for them."""
+    kinds = (queue_key, intermediate_key, started_key, scheduled_key)
+    queues = (extract_queue_name(trial.run_id), upload_queue_name(SPOOL))
+    with trial.site.client as client:
+        for queue in queues:
+            client.delete(*(kind(queue) for kind in trial.random.sample(kinds, 3)))
 
 
 def _wipe_and_submit(trial: Trial) -> None:
@@ -90,6 +105,7 @@ def _move_back(client: redis.Redis, key: str, member: bytes) -> None:
 FAULTS = (
     Fault("Redis restarted", _restart),
     Fault("Redis away", _away),
+    Fault("Redis away for a minute", _away_for_a_minute, times=1),
     # A command whose Redis is not there ends with 75, for its supervisor to try again.
     Fault("Redis away, early", _away, times=1, early=True, own_ends=frozenset({75})),
     Fault("Redis standing still", _stand_still),
@@ -99,6 +115,7 @@ FAULTS = (
     ),
     # What a server is before a failover has come to its end.
     Fault("Redis is a replica", _refuse(("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE"))),
+    Fault("Redis forgets lists", _forget_lists, forgets_files=True),
     Fault("Redis wiped", _wipe, forgets_files=True),
     Fault("Redis wiped, submit again", _wipe_and_submit, forgets_files=True),
     Fault("Redis drops connections", _drop_connections),

@@ -99,6 +99,11 @@ class Trial:
         self._pause = threading.Event()
         self.lookout = Lookout(site.store, site.spool, self.run_id)
 
+    @property
+    def long(self) -> bool:
+        """Whether faults may take their time."""
+        return self._longest_outage_seconds > 0
+
     def add_producer(self) -> str:
         """One more producer makes the run; returns the member's name."""
         name = f"producer-{self.run_name}-{len(self._producers)}"

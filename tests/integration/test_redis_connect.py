@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+import socket
+import socketserver
+import ssl
+import subprocess
 import threading
 from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import redis
@@ -49,3 +56,68 @@ def test_a_server_that_comes_up_is_waited_for(private_redis: Callable[[], RedisS
     [client] = clients
     assert client.ping()
     client.close()
+
+
+# --- TLS ---
+
+
+class TlsFront(socketserver.ThreadingTCPServer):
+    """Speaks TLS and passes everything on to a server that does not."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, behind: tuple[str, int], certificate: Path, key: Path) -> None:
+        super().__init__(("127.0.0.1", 0), _Passing)
+        self.behind = behind
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.load_cert_chain(certificate, key)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that does not trust us goes away; that is what it is to do."""
+
+
+class _Passing(socketserver.BaseRequestHandler):
+    server: TlsFront
+
+    def handle(self) -> None:
+        with (
+            self.server.context.wrap_socket(self.request, server_side=True) as front,
+            socket.create_connection(self.server.behind) as back,
+        ):
+            answers = threading.Thread(target=_pump, args=(back, front), daemon=True)
+            answers.start()
+            _pump(front, back)
+            back.shutdown(socket.SHUT_RDWR)
+            answers.join()
+
+
+def _pump(source: socket.socket, sink: socket.socket) -> None:
+    while data := source.recv(65536):
+        sink.sendall(data)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+def test_a_redis_behind_tls_is_trusted_by_its_ca_alone(redis_server: RedisServer, tmp_path: Path) -> None:
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    command = (
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=test"
+    )
+    extension = ["-addext", "subjectAltName=IP:127.0.0.1"]
+    files = ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run([*command.split(), *extension, *files], check=True, capture_output=True)
+    plain = urlsplit(redis_server.url)
+    with TlsFront((str(plain.hostname), int(plain.port or 0)), certificate, key) as front:
+        serving = threading.Thread(target=front.serve_forever, args=(0.05,))
+        serving.start()
+        try:
+            url = f"rediss://:{plain.password}@127.0.0.1:{front.server_address[1]}/0"
+            with connect(RedisSettings(redis_url=url, redis_ca_bundle=str(certificate))) as client:
+                assert client.ping()
+            with pytest.raises(TransientError, match="CERTIFICATE_VERIFY_FAILED"):
+                connect(RedisSettings(redis_url=url))
+            with pytest.raises(TransientError, match="is not there"):
+                connect(RedisSettings(redis_url=url.replace("rediss:", "redis:")))
+        finally:
+            front.shutdown()
+            serving.join()
