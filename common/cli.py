@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 import msgspec
 
@@ -28,8 +30,12 @@ class Command:
         epilog: str = "",
         *,
         complete: Callable[[argparse.Namespace], bool] = lambda parsed: True,
+        defaults: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        """`complete` says of the parsed arguments whether the required settings must be given."""
+        """`complete` says of the parsed arguments whether the required settings must be given.
+
+        `defaults`, by setting name, are those in which this command differs from the declarations.
+        """
         self._complete = complete
         self.prog, self.summary, self.groups, self.body = prog, summary, tuple(groups), body
         self.parser = argparse.ArgumentParser(
@@ -44,14 +50,15 @@ class Command:
             action="store_true",
             help="print every setting with its value and source, those changed in the running fleet included, and stop",
         )
-        add_flags(self.parser, self.groups)
+        self._defaults = defaults
+        add_flags(self.parser, self.groups, defaults)
 
     def run(self, arguments: Sequence[str]) -> int:
         """Run with the process's environment; returns the exit code, errors printed as one line."""
         parsed = self.parser.parse_args(arguments)
         try:
             complete = not parsed.show_config and self._complete(parsed)
-            settings = resolve(self.groups, parsed, os.environ, complete=complete)
+            settings = resolve(self.groups, parsed, os.environ, complete=complete, defaults=self._defaults)
             if parsed.show_config:
                 for name, value, source in _as_a_process_sees_them(settings).table():
                     print(f"{name:32} {value:32} {source}")

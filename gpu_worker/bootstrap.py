@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.util
+import tempfile
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 
+import redis
 import torch
 
+from common.cli import Command
 from common.logs import get_logger, setup_logging
 from common.queues import EXTRACT_FUNCTION
-from common.redis_client import connect
+from common.redis_client import connect, make_client
 from common.settings.catalogue import (
     ExtractSettings,
     LogSettings,
@@ -18,6 +23,7 @@ from common.settings.catalogue import (
     SpoolSettings,
     StoreSettings,
 )
+from common.settings.combinations import check_lease
 from common.settings.live import LiveSettings
 from common.settings.resolve import Resolved
 from common.spool import Spool
@@ -26,14 +32,16 @@ from gpu_worker.admission import Admission
 from gpu_worker.extract import Extractor
 from gpu_worker.fleet import Asked, plan_fleet
 from gpu_worker.model import resolve_device
+from gpu_worker.pinned import PinnedRun
 from gpu_worker.processors import processors
 from gpu_worker.runs import RunChooser
 from gpu_worker.service import RunService
 from gpu_worker.supervisor import Supervisor
 from gpu_worker.tokens import TokenCache
-from hiddenfeed.errors import TransientError
+from hiddenfeed.errors import ConfigError, TransientError
+from hiddenfeed.local_file import local_error
 from hiddenfeed.options import StoreOptions
-from hiddenfeed.store import open_store
+from hiddenfeed.store import Store, open_store
 
 ROLE = "gpu_worker"
 
@@ -49,25 +57,30 @@ GROUPS = (
 )
 #: Inside the spool's folder; starts with a dot, so the spool takes it for no run.
 _CACHE = ".tokens"
+#: Attention implementation -> the package that it is in.
+_ATTENTION_PACKAGES = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attn_interface"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a worker works with, all proven to be usable."""
+
+    device: torch.device
+    store: Store
+    client: redis.Redis
+    pinned: PinnedRun | None
+    live: LiveSettings
+    spool: Spool
+    cache: Path
 
 
 def serve(settings: Resolved) -> int:
-    """Check device, store, spool and Redis, then serve until told to stop; returns the exit code.
-
-    Raises ConfigError or TransientError, one sentence each, if one of them cannot be used.
-    """
-    setup_logging(settings.group(LogSettings), ROLE)
-    extract = settings.group(ExtractSettings)
-    device = use_device(extract)
-    store = open_store(settings.group(StoreSettings).store, settings.group(StoreOptions))
-    store.check()
-    client = connect(settings.group(RedisSettings))
-    live = LiveSettings(client, settings).start()
-    spool = Spool(settings.group(SpoolSettings), lambda: live.group(SpoolSettings))
-    spool.check()
+    """Check everything as `ready` does, then serve until told to stop; returns the exit code."""
+    place = open_place(settings)
+    extract, client, spool, live = settings.group(ExtractSettings), place.client, place.spool, place.live
+    live.start()
     spool.sweep()
-    cache = TokenCache(Path(extract.cache_dir).expanduser() if extract.cache_dir else spool.root / _CACHE)
-    runs = RunService(store, cache, extract, device)
+    runs = RunService(place.store, TokenCache(place.cache), extract, place.device)
     lost = threading.Event()
 
     def device_lost() -> None:
@@ -75,6 +88,8 @@ def serve(settings: Resolved) -> int:
         worker.stop()
 
     extractor = Extractor(runs, spool, device_lost=device_lost)
+    admission = Admission(client, spool, runs, lambda: live.group(ExtractSettings))
+    pinned = place.pinned
     worker = Worker(
         redis=client,
         role=ROLE,
@@ -82,10 +97,10 @@ def serve(settings: Resolved) -> int:
         handlers={EXTRACT_FUNCTION: extractor.extract_batch},
         settings=settings.group(QueueSettings),
         slots=lambda: extract.batches_in_flight,
-        may_take=Admission(client, spool, runs, lambda: live.group(ExtractSettings)).why_not,
+        may_take=lambda: (pinned.why_not() if pinned else None) or admission.why_not(),
         job_timeout_seconds=extract.batch_timeout_seconds,
     )
-    get_logger(ROLE).info("serving", device=str(device), store=store.url, spool=str(spool.root))
+    get_logger(ROLE).info("serving", device=str(place.device), store=place.store.url, spool=str(spool.root))
     exit_code = worker.run()
     live.stop()
     # A new process gets the device back, if anything does.
@@ -104,6 +119,47 @@ def supervise(settings: Resolved, given: Asked) -> int:
     return Supervisor(workers).run()
 
 
+def command() -> Command:
+    """`python -m gpu_worker ready`"""
+    return Command(
+        "python -m gpu_worker ready",
+        "Check device, store, Redis, spool and cache as a worker does at its start, and stop.",
+        GROUPS,
+        lambda settings, parsed: ready(settings),
+    )
+
+
+def ready(settings: Resolved) -> int:
+    """Check everything that a worker checks at its start, say so, and return the exit code."""
+    place = open_place(settings)
+    place.client.close()
+    print(f"ready: {place.device}, {place.store.url}, spool {place.spool.root}, cache {place.cache}")
+    return 0
+
+
+def open_place(settings: Resolved) -> Place:
+    """Check settings, device, store, Redis, spool and cache, in this order.
+
+    Raises ConfigError or TransientError, one sentence each, if one of them cannot be used.
+    """
+    setup_logging(settings.group(LogSettings), ROLE)
+    extract = settings.group(ExtractSettings)
+    check_lease(settings.group(QueueSettings))
+    redis_client = make_client(settings.group(RedisSettings))
+    pinned = PinnedRun(redis_client, extract.run) if extract.run is not None else None
+    device = use_device(extract)
+    check_attention(extract.attention)
+    store = open_store(settings.group(StoreSettings).store, settings.group(StoreOptions))
+    store.check()
+    connect(settings.group(RedisSettings)).close()
+    live = LiveSettings(redis_client, settings)
+    spool = Spool(settings.group(SpoolSettings), lambda: live.group(SpoolSettings))
+    spool.check()
+    cache = Path(extract.cache_dir).expanduser() if extract.cache_dir else spool.root / _CACHE
+    _check_cache(cache)
+    return Place(device, store, redis_client, pinned, live, spool, cache)
+
+
 def use_device(settings: ExtractSettings) -> torch.device:
     """The device of the settings, with the CPU's threads set; raises ConfigError if it is not there."""
     torch.set_num_threads(settings.threads or processors())
@@ -112,3 +168,21 @@ def use_device(settings: ExtractSettings) -> torch.device:
         # What asks for no device in particular must not open a context on another one.
         torch.cuda.set_device(device)
     return device
+
+
+def check_attention(name: str) -> None:
+    """Raise ConfigError for an attention implementation that no installed package has."""
+    package = _ATTENTION_PACKAGES.get(name)
+    # transformers falls back on `kernels`, which fetches them.
+    if package is not None and not any(map(importlib.util.find_spec, (package, "kernels"))):
+        raise ConfigError(f"--attention {name} needs the package {package}, which is not installed")
+
+
+def _check_cache(folder: Path) -> None:
+    """Make the folder of token files, and prove that it can be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"probe")
+    except OSError as error:
+        raise local_error(error, f"--cache-dir {folder} cannot be written") from error

@@ -7,7 +7,8 @@ Each sample is computed alone, in an untruncated model, through transformers' ow
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
@@ -28,9 +29,13 @@ from gpu_worker.taps import Selection, is_mixture
 from hiddenfeed.errors import ConfigError, DataError
 from hiddenfeed.options import StoreOptions
 from hiddenfeed.reader import RunReader, Sample, open_run
+from hiddenfeed.words import count_text
 
 GROUPS = (StoreSettings, StoreOptions, ExtractSettings, LogSettings)
 DEFAULT_SAMPLES = 3
+
+#: Is told what is being done.
+Say = Callable[[str], None]
 
 
 class StateCheck(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +71,7 @@ def command() -> Command:
     """`python -m gpu_worker check`"""
 
     def body(settings: Resolved, arguments: argparse.Namespace) -> int:
-        report = check(settings, arguments.samples)
+        report = check(settings, arguments.samples, _say)
         for line in describe(report):
             print(line)
         print(msgspec.json.encode(report).decode())
@@ -89,8 +94,8 @@ def command() -> Command:
     return made
 
 
-def check(settings: Resolved, samples: int) -> CheckReport:
-    """Check `samples` stored samples of the run `--run`, spread over what is stored.
+def check(settings: Resolved, samples: int, say: Say = lambda _: None) -> CheckReport:
+    """Check `samples` stored samples of the run `--run`, spread over what is stored; `say` is told how far it is.
 
     Raises ConfigError without `--run` or if the model cannot be loaded, and DataError if there is no
     such run or nothing is stored of it yet.
@@ -103,13 +108,16 @@ def check(settings: Resolved, samples: int) -> CheckReport:
     if not len(reader):
         raise DataError(f"run {extract.run} has no stored sample to check yet")
     key = engine_key(reader.document, extract, device)
+    say(f"loading {key.source}")
     check_weights(key)
     model = load_pretrained(key.source)
     spread = np.linspace(0, len(reader) - 1, min(samples, len(reader))).round().astype(int)
-    return check_samples(reader, [reader.read(int(position)) for position in spread], model)
+    return check_samples(reader, [reader.read(int(position)) for position in spread], model, say)
 
 
-def check_samples(reader: RunReader, samples: Sequence[Sample], model: nn.Module) -> CheckReport:
+def check_samples(
+    reader: RunReader, samples: Sequence[Sample], model: nn.Module, say: Say = lambda _: None
+) -> CheckReport:
     """Compare these samples of a run with what `model`, whole, gives for each of them alone."""
     parts = dissect(model)
     reference = Reference(model, parts)
@@ -117,7 +125,10 @@ def check_samples(reader: RunReader, samples: Sequence[Sample], model: nn.Module
     identity = reader.document.identity
     selection = Selection(identity.taps, identity.final_state)
     tolerance = tolerance_for([identity.dtype, compute_dtype], median=is_mixture(text_config(model)))
-    pairs = [(_stored(sample), reference.states(_ids(sample), selection).cpu().numpy()) for sample in samples]
+    pairs = []
+    for number, sample in enumerate(samples, start=1):
+        say(f"sample {number} of {len(samples)}, {len(sample):,} tokens")
+        pairs.append((_stored(sample), reference.states(_ids(sample), selection).cpu().numpy()))
     if tolerance.median:
         # A token that went to other experts weighs much in a short sample, so all are taken together.
         pairs = [
@@ -143,7 +154,7 @@ def check_samples(reader: RunReader, samples: Sequence[Sample], model: nn.Module
 def describe(report: CheckReport) -> list[str]:
     """The report for people."""
     lines = [
-        f"{len(report.samples)} samples, {report.tokens} tokens of {report.run_id}, each recomputed alone by the whole "
+        f"{count_text(len(report.samples), 'sample')}, {count_text(report.tokens, 'token')} of {report.run_id}, each recomputed alone by the whole "
         f"{report.model} in {report.compute_dtype} on {report.device}:"
     ]
     for state in report.states:
@@ -179,6 +190,11 @@ def _stored(sample: Sample) -> Floats:
     if sample.raw_final is None:
         return states
     return np.concatenate([states, sample.final_float32()[:, None]], axis=1)
+
+
+def _say(what: str) -> None:
+    """For people and for whoever runs this command: the result alone is on stdout."""
+    print(f"check: {what}", file=sys.stderr, flush=True)
 
 
 def _positive(text: str) -> int:

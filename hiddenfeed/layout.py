@@ -11,6 +11,8 @@ import re
 from hiddenfeed.errors import DataError
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+#: A name is followed by a dash and a fingerprint in the id.
+MAX_NAME_CHARACTERS = 60
 _SEGMENT = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 _BATCH_KEY = re.compile(r"(?P<run>[^/]+)/batches/(?P<batch>\d{6,})\.safetensors")
 _NOTE_KEY = re.compile(r"(?P<run>[^/]+)/quarantine/(?P<batch>\d{6,})\.json")
@@ -24,6 +26,16 @@ def check_run_id(run_id: str) -> str:
             "starting with a letter or digit"
         )
     return run_id
+
+
+def check_run_name(name: str) -> str:
+    """Return `name` if a run's id can start with it; else raise DataError."""
+    if len(name) > MAX_NAME_CHARACTERS or not _RUN_ID.fullmatch(name):
+        raise DataError(
+            f"run name {name!r} is not allowed: letters, digits, '-' and '_' only, at most "
+            f"{MAX_NAME_CHARACTERS}, starting with a letter or digit"
+        )
+    return name
 
 
 def check_key(key: str) -> str:

@@ -7,6 +7,7 @@ import signal
 import threading
 
 from common.settings.catalogue import DataSettings, PlanSettings, SubmitSettings
+from common.settings.combinations import check_lengths, check_names
 from common.settings.resolve import Resolved
 from hiddenfeed.errors import ConfigError
 from hiddenfeed.inventory import load_document
@@ -41,6 +42,8 @@ def wait(settings: Resolved, arguments: argparse.Namespace) -> int:
 
 def _make(settings: Resolved, *, detach: bool) -> int:
     end_like_interrupt()
+    check_names(settings.group(DataSettings))
+    check_lengths(settings.group(DataSettings))
     around = open_surroundings(settings, create=True)
     return attend(settings, around, _find_or_prepare(settings, around), detach=detach)
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from pathlib import Path
 
 import msgspec
 
 from common.hub import local_folder
 from common.settings.catalogue import DataSettings, PlanSettings
+from common.settings.combinations import check_lengths, check_names
 from hiddenfeed.batch_layout import bytes_per_token
 from hiddenfeed.errors import ConfigError
-from hiddenfeed.layout import check_run_id
+from hiddenfeed.layout import MAX_NAME_CHARACTERS
 from hiddenfeed.options import StoreOptions
 from hiddenfeed.taps import Taps, parse_taps
 from producer.chat_template import ChatTemplate
@@ -30,7 +30,6 @@ from producer.tokenizer import Tokenizer, load_tokenizer
 #: Says one line to the person who waits.
 Say = Callable[[str], None]
 
-_NAME_CHARACTERS = 60
 _DATA_SUFFIXES = r"(\.(jsonl|ndjson|json|parquet|arrow))?(\.(gz|zst|bz2|xz))?$"
 
 
@@ -79,7 +78,7 @@ class Recipe:
         model = Path(self.model.name).name
         data = re.sub(_DATA_SUFFIXES, "", self._data_name)
         slug = re.sub(r"[^A-Za-z0-9_-]+", "-", f"{model}-{data}").strip("-_")
-        return slug[:_NAME_CHARACTERS].strip("-_") or "run"
+        return slug[:MAX_NAME_CHARACTERS].strip("-_") or "run"
 
     @property
     def _data_name(self) -> str:
@@ -115,13 +114,8 @@ def make_recipe(
     Raises ConfigError with one sentence for whatever is not there or does not fit, TransientError
     when the hub is away.
     """
-    if data.name is not None:
-        _check_name(data.name)
-    if max(data.min_length, data.min_loss_tokens) > data.max_length:
-        name, value = max(
-            ("min-length", data.min_length), ("min-loss-tokens", data.min_loss_tokens), key=itemgetter(1)
-        )
-        raise ConfigError(f"--{name} {value} is above --max-length {data.max_length}")
+    check_names(data)
+    check_lengths(data)
     columns = choose_columns(data.data_format, data.columns)
     files = find_files(data.data, options, say)
     if local_folder(data.model) is None:
@@ -165,11 +159,3 @@ def _template(data: DataSettings, tokenizer: Tokenizer) -> ChatTemplate | None:
         return ChatTemplate(text, tokenizer.special_tokens, f"--chat-template {path}")
     own = tokenizer.chat_template()
     return ChatTemplate(own, tokenizer.special_tokens, "the model's chat template") if own else None
-
-
-def _check_name(name: str) -> None:
-    if not re.fullmatch(rf"[A-Za-z0-9][A-Za-z0-9_-]{{0,{_NAME_CHARACTERS - 1}}}", name):
-        raise ConfigError(
-            f"--name {name!r} is not allowed: letters, digits, '-' and '_' only, at most {_NAME_CHARACTERS}"
-        )
-    check_run_id(name)

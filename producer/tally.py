@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from hiddenfeed.skipped import SkipReason, general_reason
 from producer.rows import Cause, SkippedRow
 from producer.samples import Sample
 
 #: Reasons told apart; a dataset wrong in ever new ways must not fill the memory.
 _MAX_REASONS = 1000
-
-
-@dataclass
-class Reason:
-    """One cause of skipped rows: how many, and the first of them."""
-
-    first: SkippedRow
-    rows: int = 0
-
-    def __str__(self) -> str:
-        return (
-            f"{self.rows:,} × {self.first.reason} (first: row {self.first.source_row} of {self.first.file})"
-        )
 
 
 @dataclass
@@ -39,7 +26,7 @@ class Tally:
     truncated: int = 0
     #: Skipped rows by the filter that they failed; their sum is `skipped`.
     causes: Counter[Cause] = field(default_factory=Counter)
-    _reasons: dict[str, Reason] = field(default_factory=dict)
+    _reasons: dict[str, SkipReason] = field(default_factory=dict)
 
     def add(self, sample: Sample) -> None:
         """Count a sample."""
@@ -54,16 +41,12 @@ class Tally:
         self.rows += 1
         self.skipped += 1
         self.causes[row.cause] += 1
-        reason = general_reason(row.reason)
-        if reason not in self._reasons and len(self._reasons) >= _MAX_REASONS:
-            reason = row.cause
-        self._reasons.setdefault(reason, Reason(row)).rows += 1
+        kind = general_reason(row.reason)
+        if kind not in self._reasons and len(self._reasons) >= _MAX_REASONS:
+            kind = row.cause
+        first = self._reasons.get(kind) or SkipReason(0, row.reason, row.file, row.source_row)
+        self._reasons[kind] = replace(first, rows=first.rows + 1)
 
-    def reasons(self) -> list[Reason]:
+    def reasons(self) -> list[SkipReason]:
         """Why rows were skipped, the most frequent reason first."""
-        return sorted(self._reasons.values(), key=lambda reason: (-reason.rows, reason.first.source_row))
-
-
-def general_reason(reason: str) -> str:
-    """A reason without the numbers and quotations of its row, so that equal causes count together."""
-    return re.sub(r"\d+", "#", re.sub(r"'[^']*'", "'…'", reason))[:200]
+        return sorted(self._reasons.values(), key=lambda reason: (-reason.rows, reason.source_row))

@@ -28,7 +28,8 @@ from hiddenfeed.options import StoreOptions
 from standalone import demo, visit
 from standalone.display import Display
 from standalone.home import Home
-from standalone.runner import Runner
+from standalone.runner import INTERRUPTED, Runner
+from standalone.signals import Interrupted
 
 _RUN_GROUPS = (
     HomeSettings,
@@ -58,13 +59,19 @@ def _demo() -> Command:
     def body(settings: Resolved, _: argparse.Namespace) -> int:
         display = Display(sys.stdout)
         data = demo.data_file()
+        try:
+            model = demo.model_folder(display)
+        except Interrupted:
+            display.clear()
+            display.say("interrupted: the same command goes on from here")
+            return INTERRUPTED
         given = {
             name: value for name, value in settings.values.items() if settings.sources[name] != "default"
         }
         flags = {
-            "home": "demo",
+            "home": settings.group(HomeSettings).home,
             "data": str(data),
-            "model": demo.model_folder(display),
+            "model": model,
             **demo.settings(),
             **given,
         }
@@ -77,7 +84,8 @@ def _demo() -> Command:
         "Run the whole pipeline over the shipped conversations with a small real model.",
         (HomeSettings, StandaloneSettings),
         body,
-        "Home is ./demo. Interrupt it, kill it: the same command goes on from where it was.",
+        "Interrupt it, kill it: the same command goes on from where it was.",
+        defaults={"home": "demo"},
     )
 
 

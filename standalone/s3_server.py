@@ -79,12 +79,13 @@ class S3Server:
         process.stop(self.record, _STOP_SECONDS, self._child)
 
 
-def start_s3(folder: Path, bucket: str, *, port: int | None = None) -> S3Server:
+def start_s3(folder: Path, bucket: str, *, port: int | None = None, may_move: bool = True) -> S3Server:
     """Start the server whose data is in `folder`, or reattach to it if it runs; `bucket` is made.
 
     When this returns, an object has been stored and deleted again. Without `port` the ports of the
-    last start are kept if they are still free. Raises ConfigError if the program is missing or the
-    port is taken, PermanentError if the server ends at its start.
+    last start are kept if they are still free. Raises ConfigError if the program is missing, the port
+    is taken, or the server runs on another and not `may_move`; PermanentError if the server ends at
+    its start.
     """
     home = ServerFolder(folder, "the S3 server")
     with home.locked():
@@ -92,6 +93,7 @@ def start_s3(folder: Path, bucket: str, *, port: int | None = None) -> S3Server:
         running = home.running()
         if running and memory:
             found = memory
+            home.may_run_on(port, found.ports.s3, may_move=may_move)
             if port in (None, found.ports.s3) and process.wait_until(
                 lambda: _ready(home, found, bucket), _READY_SECONDS
             ):

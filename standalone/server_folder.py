@@ -62,6 +62,14 @@ class ServerFolder:
         """The server's process if it runs."""
         return process.read_record(self.record_path)
 
+    def may_run_on(self, wanted: int | None, running: int, *, may_move: bool) -> None:
+        """Raise ConfigError if a server that others use would have to move to another port."""
+        if wanted not in (None, running) and not may_move:
+            raise ConfigError(
+                f"{self.title} of {self.path.parent} is in use by others on port {running}; "
+                f"leave out port {wanted}, or end them first"
+            )
+
     def start(
         self, command: list[str], ready: Callable[[], bool], seconds: float
     ) -> tuple[ProcessRecord, Child]:

@@ -11,6 +11,10 @@ from types import FrameType
 _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+class Interrupted(Exception):  # noqa: N818 - a request, not an error
+    """Somebody asked the runner to end."""
+
+
 class StopRequest:
     """Whether, and how often, somebody asked this process to end."""
 
@@ -28,6 +32,11 @@ class StopRequest:
         """Whether to end at once: asked a second time."""
         return self.count > 1
 
+    def ask(self) -> None:
+        """Ask for the end, as a signal does."""
+        self.count += 1
+        self._event.set()
+
     def wait(self, seconds: float) -> bool:
         """Wait for the request, `seconds` at most; whether it has come."""
         return self._event.wait(seconds)
@@ -37,8 +46,7 @@ class StopRequest:
         """Take signals as requests in place of whatever they did before."""
 
         def note(number: int, frame: FrameType | None) -> None:
-            self.count += 1
-            self._event.set()
+            self.ask()
 
         before = {number: signal.signal(number, note) for number in _NUMBERS}
         try:

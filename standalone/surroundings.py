@@ -21,7 +21,16 @@ from hiddenfeed.options import StoreOptions
 from hiddenfeed.store import Store, open_store
 from standalone.home import Home
 from standalone.server_folder import write_private
-from standalone.servers import RedisServer, S3Server, redis_folder, s3_folder, start_redis, start_s3
+from standalone.servers import (
+    RedisServer,
+    S3Server,
+    redis_folder,
+    s3_folder,
+    start_redis,
+    start_s3,
+    stop_all,
+)
+from standalone.users import Users
 
 BUCKET = "hiddenfeed"
 _EMBEDDED_STORE = f"s3://{BUCKET}/runs"
@@ -41,6 +50,9 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
     s3_port: int
     options: StoreOptions
     spool: str
+    #: None: the folder of the home.
+    spool_dir: str | None = None
+    redis_ca_bundle: str | None = None
 
 
 def chosen_places(home: Home, resolved: Resolved) -> Places:
@@ -61,6 +73,8 @@ def chosen_places(home: Home, resolved: Resolved) -> Places:
         s3_port=settings.s3_port,
         options=options,
         spool=_spool_name(home, shared=given_redis, resolved=resolved),
+        spool_dir=_given_folder(resolved, "spool_dir"),
+        redis_ca_bundle=resolved.group(RedisSettings).redis_ca_bundle if given_redis else None,
     )
 
 
@@ -81,12 +95,13 @@ def recall(home: Home) -> Places:
 
 @dataclass
 class Surroundings:
-    """Redis and store, ready for use. `stop` ends the servers that `open_surroundings` had to start."""
+    """Redis and store, ready for use until `leave`."""
 
     places: Places
     redis: RedisServer | None
     s3: S3Server | None
     home: Home
+    users: Users
 
     @property
     def redis_url(self) -> str:
@@ -94,6 +109,11 @@ class Surroundings:
         url = self.redis.url if self.redis else self.places.redis_url
         assert url is not None
         return url
+
+    @property
+    def redis_settings(self) -> RedisSettings:
+        """How to reach Redis."""
+        return RedisSettings(redis_url=self.redis_url, redis_ca_bundle=self.places.redis_ca_bundle)
 
     @property
     def store_url(self) -> str:
@@ -119,8 +139,10 @@ class Surroundings:
             "redis_url": self.redis_url,
             "store": self.store_url,
             "spool": self.places.spool,
-            "spool_dir": str(self.home.spool),
+            "spool_dir": self.places.spool_dir or str(self.home.spool),
         }
+        if self.places.redis_ca_bundle:
+            told["redis_ca_bundle"] = self.places.redis_ca_bundle
         return told | ({"s3_endpoint": self.s3.endpoint} if self.s3 else {})
 
     def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
@@ -145,17 +167,9 @@ class Surroundings:
             revived.append("the S3 server")
         return revived
 
-    def stop(self) -> None:
-        """End the servers of the home."""
-        for server in (self.redis, self.s3):
-            if server:
-                server.stop()
-
-    def stop_started(self) -> None:
-        """End those servers of the home that were not running when it was opened."""
-        for server in (self.redis, self.s3):
-            if server and not server.reattached:
-                server.stop()
+    def leave(self) -> bool:
+        """Use Redis and store no more. The servers of the home end, and True is returned, if nobody else uses them."""
+        return self.users.leave(lambda: stop_all(self.home.path))
 
     def write_environment_file(self) -> None:
         """Leave `env.sh` in the home: what a shell needs to read the run with any S3 client."""
@@ -179,26 +193,26 @@ def shell_environment(server: S3Server) -> dict[str, str]:
 def open_surroundings(home: Home, places: Places) -> Surroundings:
     """Start the servers that the home owns; prove that Redis and the store are there.
 
-    Sets this process's credentials to those of the home's S3 server if it has one. Raises one of
-    hiddenfeed's errors with nothing left running.
+    Servers that others use already are used with them. Sets this process's credentials to those of the
+    home's S3 server if it has one. Raises one of hiddenfeed's errors, with nothing left running that
+    nobody else uses.
     """
-    redis = s3 = None
-    try:
+    users = Users(home.path)
+
+    def start(alone: bool) -> Surroundings:
+        redis = s3 = None
         if places.redis_url is None:
-            redis = start_redis(redis_folder(home.path), port=places.redis_port or None)
+            redis = start_redis(redis_folder(home.path), port=places.redis_port or None, may_move=alone)
         else:
-            connect(RedisSettings(redis_url=places.redis_url)).close()
+            connect(RedisSettings(redis_url=places.redis_url, redis_ca_bundle=places.redis_ca_bundle)).close()
         if places.store is None:
-            s3 = start_s3(s3_folder(home.path), BUCKET, port=places.s3_port or None)
-        surroundings = Surroundings(places, redis, s3, home)
+            s3 = start_s3(s3_folder(home.path), BUCKET, port=places.s3_port or None, may_move=alone)
+        surroundings = Surroundings(places, redis, s3, home, users)
         _become(surroundings.environment(os.environ))
         surroundings.open_store().check(create=True)
-    except BaseException:
-        for server in (redis, s3):
-            if server:
-                server.stop()
-        raise
-    return surroundings
+        return surroundings
+
+    return users.join(start, lambda: stop_all(home.path))
 
 
 def _become(environ: Mapping[str, str]) -> None:
@@ -206,6 +220,12 @@ def _become(environ: Mapping[str, str]) -> None:
     for name in set(os.environ) - set(environ):
         del os.environ[name]
     os.environ.update(environ)
+
+
+def _given_folder(resolved: Resolved, name: str) -> str | None:
+    """The absolute path of a folder that somebody named; None for the default."""
+    given = resolved.sources[name] != "default"
+    return str(Path(resolved.values[name]).expanduser().absolute()) if given else None
 
 
 def _spool_name(home: Home, *, shared: bool, resolved: Resolved) -> str:

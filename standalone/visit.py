@@ -16,20 +16,21 @@ from standalone.report import shown_path, shown_python
 from standalone.servers import stop_all
 from standalone.signals import StopRequest
 from standalone.surroundings import Surroundings, open_surroundings, recall, shell_environment
+from standalone.users import Users
 
 _LOOK_SECONDS = 1.0
 
 
 @contextmanager
 def visited(home: Home) -> Iterator[Surroundings]:
-    """The home's Redis and store, ready. Servers that were not running before are ended afterwards."""
+    """The home's Redis and store, ready. Servers of the home end afterwards unless others use them."""
     if not home.path.is_dir():
         raise ConfigError(f"there is no home {home.path}; give --home")
     surroundings = open_surroundings(home, recall(home))
     try:
         yield surroundings
     finally:
-        surroundings.stop_started()
+        surroundings.leave()
 
 
 def execute(home: Home, command: Sequence[str]) -> int:
@@ -78,7 +79,7 @@ def stop_home(home: Home, display: Display) -> int:
     """End the servers and role processes that a killed runner left; returns the exit code."""
     if not home.path.is_dir():
         raise ConfigError(f"there is no home {home.path}; give --home")
-    with home.locked():
+    with home.locked(), Users(home.path).nobody():
         for name in home.stop_leftovers():
             display.say(f"ended {name}")
         stop_all(home.path)

@@ -11,6 +11,7 @@ import argparse
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import msgspec
@@ -69,13 +70,21 @@ class Resolved:
                 )
 
 
-def add_flags(parser: argparse.ArgumentParser, groups: Sequence[type[msgspec.Struct]]) -> None:
-    """Give `parser` a flag for every setting of `groups`, with help made from its declaration."""
+def add_flags(
+    parser: argparse.ArgumentParser,
+    groups: Sequence[type[msgspec.Struct]],
+    defaults: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
+    """Give `parser` a flag for every setting of `groups`, with help made from its declaration.
+
+    `defaults`, by setting name, are those in which this command differs from the declaration.
+    """
     for group in groups:
         title = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", group.__name__).lower()
         section = parser.add_argument_group(title, (group.__doc__ or "").strip().splitlines()[0])
         for setting in settings_of(group):
-            note = "required" if setting.required else f"default {shown_value(setting, setting.default)}"
+            default = defaults.get(setting.name, setting.default)
+            note = "required" if setting.required else f"default {shown_value(setting, default)}"
             live = "; can be changed in a running fleet" if setting.live else ""
             text = f"{setting.help} ({note}{live}; {setting.environment})".replace("%", "%%")
             if setting.kind == "bool":
@@ -97,10 +106,12 @@ def resolve(
     environ: Mapping[str, str],
     *,
     complete: bool = True,
+    defaults: Mapping[str, Any] = MappingProxyType({}),
 ) -> Resolved:
     """Typed values of `groups`; raises ConfigError naming the flag or variable that is wrong.
 
     A required setting that is not given is an error too, or, if not `complete`, has the source `required`.
+    `defaults`, by setting name, are those in which the command differs from the declaration.
     """
     given = vars(flags) if isinstance(flags, argparse.Namespace) else flags
     _refuse_unknown(environ)
@@ -116,10 +127,8 @@ def resolve(
                     raise ConfigError(
                         f"{setting.flag} (or {setting.environment}) must be given: {setting.help}"
                     )
-                raw, source = setting.default, "default"
-            values[setting.name] = (
-                setting.default if source == "default" else parse_value(setting, raw, source)
-            )
+                raw, source = defaults.get(setting.name, setting.default), "default"
+            values[setting.name] = raw if source == "default" else parse_value(setting, raw, source)
             sources[setting.name] = "required" if setting.required and source == "default" else source
     return Resolved(values=values, sources=sources, groups=tuple(groups))
 

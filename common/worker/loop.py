@@ -19,6 +19,7 @@ from common.redis_client import is_away
 from common.rq_keys import JobField
 from common.safe_job import parse_call
 from common.settings.catalogue import QueueSettings
+from common.settings.combinations import check_lease
 from common.worker import presence as presences
 from common.worker.chores import Chores
 from common.worker.context import JobContext
@@ -30,7 +31,7 @@ from common.worker.shutdown import JOB_THREAD_PREFIX, Shutdown, SignalWatch, dra
 from common.worker.slots import Slot, SlotTable
 from common.worker.turn import Turn
 from common.worker.verdict import Fail, Finish, Return, Verdict, judge
-from hiddenfeed.errors import ConfigError, HiddenfeedError, TransientError
+from hiddenfeed.errors import HiddenfeedError, TransientError
 
 #: Runs one job: gets its message as plain JSON values, not validated, and its context; what it returns is kept a while.
 Handler = Callable[[Any, JobContext], msgspec.Struct | None]
@@ -64,11 +65,7 @@ class Worker:
         A job running for longer than `job_timeout_seconds` is taken for hung: the process drains
         and `run` returns 75. Raises ConfigError for settings that cannot work together.
         """
-        if settings.heartbeat_seconds * 3 > settings.lease_seconds:
-            raise ConfigError(
-                f"--heartbeat-seconds {settings.heartbeat_seconds} is more than a third of "
-                f"--lease-seconds {settings.lease_seconds}; healthy jobs would be taken over"
-            )
+        check_lease(settings)
         self._client, self._settings = redis, settings
         self._choose, self._handlers = queues, dict(handlers)
         self._slots, self._may_take, self._timeout = slots, may_take, job_timeout_seconds

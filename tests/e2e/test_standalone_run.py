@@ -133,11 +133,20 @@ def test_a_run_interrupted_and_killed_ends_with_its_proof_and_then_has_nothing_t
     assert {"redis", "s3", "producer", "gpu_worker-1", "uploader-1", "uploader-2"} <= living.keys()
     assert wait_until(lambda: installation.living() == {}, 20)
 
-    code, output = installation.run("run", *job)
-    assert code == 0, output
-    assert f"{CONVERSATIONS} = {CONVERSATIONS} stored + 0 skipped + 0 quarantined" in output
-    assert len(re.findall(r"tap \d+ .*\bok$", output, re.MULTILINE)) == 3
-    assert "tokens/s in the model" in output
+    # Somebody looks on meanwhile, came first and goes last: the servers are ended with the last of their users.
+    with installation.start("serve", "--monitor-port", "0") as visitor:
+        assert wait_until(lambda: {"redis", "s3"} <= installation.living().keys(), 60)
+        code, output = installation.run("run", *job)
+        assert code == 0, output
+        assert f"{CONVERSATIONS} = {CONVERSATIONS} stored + 0 skipped + 0 quarantined" in output
+        assert len(re.findall(r"tap \d+ .*\bok$", output, re.MULTILINE)) == 3
+        assert "in the model)" in output
+        assert "the servers of this home stay up" in output
+        assert installation.living().keys() == {"redis", "s3"}
+        code, stopped = installation.run("stop")
+        assert (code, "are in use by another" in _one_error(stopped)) == (2, True)
+        visitor.send_signal(signal.SIGTERM)
+        visitor.communicate(timeout=_PATIENCE_SECONDS)
     assert installation.living() == {}
 
     # The commands that the report names work as they stand.
@@ -172,7 +181,7 @@ def test_a_run_with_redis_and_s3_given_survives_the_loss_of_any_process(
         output, _ = runner.communicate(timeout=_PATIENCE_SECONDS)
     assert runner.returncode == 0, output
     assert f"{ROWS:,} = {ROWS - BROKEN_ROWS:,} stored + {BROKEN_ROWS:,} skipped + 0 quarantined" in output
-    assert "3 of a process that had ended" in output
+    assert "3 times a process had ended" in output
     # Nothing was started that was given, and nothing given was ended.
     assert not (installation.home / "redis").exists()
     match = re.search(r"python\S* -m hiddenfeed show (\S+)", output)
@@ -194,6 +203,7 @@ def _bad(
         "unreadable data": ({"data": str(unreadable), **out}, "no sample is left"),
         "unknown model": ({"model": nowhere, **out}, "is not there"),
         "impossible tap": ({"taps": "99", **out}, "is not a tap of a model with"),
+        "no device": ({"devices": "cpu,cuda:77", **out}, "device 'cuda:77' is not there"),
         "no Redis": ({"redis_url": "redis://127.0.0.1:1/0"}, "Redis at 127.0.0.1:1 is not there"),
         "port of Redis": ({"redis_port": port}, f"port {port} for the Redis server is taken"),
         "port of S3": ({"s3_port": port}, f"port {port} for the S3 server is taken"),
@@ -209,6 +219,7 @@ def _bad(
         "unreadable data",
         "unknown model",
         "impossible tap",
+        "no device",
         "no Redis",
         "port of Redis",
         "port of S3",

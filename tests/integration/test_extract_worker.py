@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
-import pytest
 import redis
 
 from common.messages import UploadFile
@@ -29,10 +28,8 @@ from common.queues import (
 from common.run_state import RunRecord, register_run
 from common.settings.catalogue import QueueSettings
 from common.worker import list_workers
-from gpu_worker import bootstrap
-from gpu_worker.__main__ import main
 from hiddenfeed.checksum import file_checksum
-from tests.extraction import LENGTHS, TinyRun, tiny_run
+from tests.extraction import TinyRun, tiny_run
 
 _ROOT = Path(__file__).parents[2]
 _DEADLINE_SECONDS = 120.0
@@ -134,30 +131,3 @@ def test_pinned_run_whose_model_is_gone_ends_the_worker(
     assert process.returncode == 2
     assert errors.splitlines()[-1] == f"error: model folder {run.model} is not there"
     assert queue_counts(redis_client, extract_queue_name(run.run_id)).queued == len(run.manifests)
-
-
-@pytest.mark.parametrize(
-    ("flags", "code", "reason"),
-    [
-        (("--device", "cuda:77"), 2, "device 'cuda:77' is not there"),
-        (("--store", "/nowhere/at/all"), 2, "store folder /nowhere/at/all does not exist"),
-        (("--redis-url", "redis://127.0.0.1:1/0"), 75, "127.0.0.1:1"),
-        (("--spool-dir", "/proc/spool"), 2, "spool folder /proc/spool cannot be written"),
-    ],
-)
-def test_what_is_not_there_is_said_at_once(
-    tmp_path: Path,
-    redis_url: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    flags: tuple[str, ...],
-    code: int,
-    reason: str,
-) -> None:
-    run = tiny_run(tmp_path, lengths=LENGTHS[:4])
-    # The log of this process is the tests'.
-    monkeypatch.setattr(bootstrap, "setup_logging", lambda *settings: None)
-    assert main([*_arguments(run, redis_url), *flags]) == code
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith("error: ")
-    assert reason in last

@@ -19,6 +19,7 @@ from common.settings.catalogue import DataSettings, PlanSettings
 from hiddenfeed.errors import ConfigError, DataError
 from hiddenfeed.layout import tokens_key
 from hiddenfeed.plan_file import SKIPPED_SCHEMA, TOKENS_SCHEMA
+from hiddenfeed.skipped import general_reason
 from hiddenfeed.store.memory import MemoryStore
 from producer import workplace as workplaces
 from producer.console import Console
@@ -26,7 +27,6 @@ from producer.prepare import Prepared, prepare, survey
 from producer.recipe import Recipe, make_recipe
 from producer.report import tally_lines
 from producer.spill import Spill
-from producer.tally import general_reason
 from producer.tokens_file import read_manifests
 from producer.workplace import workplace
 from tests.tiny_chat import CHATML, conversations, pretrained, write_model_folder, write_rows
@@ -309,7 +309,7 @@ def test_a_full_disk_is_an_error_that_names_the_way_out(
     [
         ({"model": "/nowhere"}, "model folder /nowhere is not there"),
         ({"taps": "1,99"}, "99"),
-        ({"name": "a/b"}, "--name 'a/b' is not allowed"),
+        ({"name": "a/b"}, "--name: run name 'a/b' is not allowed"),
         ({"min_length": 9, "max_length": 8}, "--min-length 9 is above --max-length 8"),
         ({"min_loss_tokens": 9, "max_length": 8}, "--min-loss-tokens 9 is above --max-length 8"),
         ({"min_length": 3000}, "--min-length 3000 is above the model's 2048 positions"),

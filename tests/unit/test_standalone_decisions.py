@@ -28,7 +28,6 @@ from standalone.home import Home
 from standalone.progress import announced_run, progress_line, warnings
 from standalone.restart import Ended, GiveUp, Restart
 from standalone.roles import role_environment, settings_environment, worker_roles
-from standalone.runner import check_input
 from standalone.surroundings import chosen_places
 
 GROUPS = (
@@ -274,20 +273,3 @@ def test_a_home_that_cannot_be_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="cannot be used"), Home(tmp_path / "file").locked():
         pass
-
-
-def test_data_is_looked_for_before_anything_is_started(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").touch()
-    for there in (
-        tmp_path / "a.jsonl",
-        tmp_path / "*.jsonl",
-        tmp_path,
-        "s3://bucket/key",
-        "hf://datasets/a/b",
-        "org/name",
-    ):
-        check_input(str(there))
-    with pytest.raises(ConfigError, match="there is no file"):
-        check_input(str(tmp_path / "*.json"))
-    with pytest.raises(ConfigError, match="here the rows must be in a file"):
-        check_input("-")
