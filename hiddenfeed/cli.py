@@ -1,4 +1,4 @@
-"""`hiddenfeed`: verify, show and sample, for anyone who can read the store; writes nothing."""
+"""`hiddenfeed`: verify, show, sample and tidy, for anyone who can read the store; only `tidy --remove` changes it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from hiddenfeed.errors import ConfigError, DataError, HiddenfeedError
 from hiddenfeed.layout import run_document_key
 from hiddenfeed.options import StoreOptions
 from hiddenfeed.reader import RunReader, split_run_url
-from hiddenfeed.report import list_lines, run_lines, sample_lines, verification_lines
+from hiddenfeed.report import list_lines, run_lines, sample_lines, tidy_lines, verification_lines
 from hiddenfeed.run_list import list_runs
 from hiddenfeed.store import Store, open_store
 from hiddenfeed.store_flags import add_store_flags, store_options
+from hiddenfeed.tidy import find_strays, remove
 from hiddenfeed.verify import verify
 
 _TOKENS_SHOWN = 20
@@ -52,6 +53,7 @@ def _parser() -> argparse.ArgumentParser:
         ("verify", _verify, "prove from the store alone that a run is complete"),
         ("show", _show, "a run: what it is, how far it is, where its files are; or all runs of a store"),
         ("sample", _sample, "one sample: its tokens, its mask, and the norms of its states"),
+        ("tidy", _tidy, "what lies among a run's batches and does not belong there, which no proof allows"),
     ):
         command = commands.add_parser(
             name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False
@@ -61,6 +63,15 @@ def _parser() -> argparse.ArgumentParser:
         if name == "verify":
             command.add_argument(
                 "--deep", action="store_true", help="read every file and check every tensor's checksum"
+            )
+        if name == "tidy":
+            command.add_argument(
+                "--remove",
+                action="store_true",
+                help="delete it; a batch whose file or note goes is extracted again by `python -m producer wait`",
+            )
+            command.add_argument(
+                "--deep", action="store_true", help="read every byte of the batch files, too"
             )
         if name == "sample":
             command.add_argument("sample_id", metavar="ID", nargs="?", help="the sample's id")
@@ -109,6 +120,16 @@ def _sample(flags: argparse.Namespace) -> int:
         )
     for line in sample_lines(reader.read(position), position, None if flags.all else _TOKENS_SHOWN):
         print(line)
+    return 0
+
+
+def _tidy(flags: argparse.Namespace) -> int:
+    store, run_id = _open(flags)
+    progress = _progress if sys.stderr.isatty() else None
+    strays = find_strays(store, run_id, deep=flags.deep, progress=progress)
+    if flags.remove:
+        strays = [*remove(store, strays), *(stray for stray in strays if not stray.removable)]
+    _print(flags, strays, tidy_lines(strays, f"{store.url.rstrip('/')}/{run_id}", removed=flags.remove))
     return 0
 
 

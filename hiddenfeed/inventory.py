@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from hiddenfeed.errors import DataError, MissingObjectError
@@ -65,10 +64,9 @@ def load_document(store: Store, run_id: str) -> RunDocument:
 
 def take_inventory(store: Store, document: RunDocument) -> Inventory:
     """Lists the run's batch files and notes; raises DataError for one that is not of the plan."""
-    run_id, batches = document.run_id, document.plan.batches
     return Inventory(
-        _listed(store, batches_prefix(run_id), parse_batch_key, batch_key, batches),
-        _listed(store, quarantine_prefix(run_id), parse_quarantine_note_key, quarantine_note_key, batches),
+        _listed(store, document, batches_prefix(document.run_id)),
+        _listed(store, document, quarantine_prefix(document.run_id)),
     )
 
 
@@ -77,21 +75,26 @@ def completion_gaps(store: Store, document: RunDocument) -> list[int]:
     return take_inventory(store, document).gaps(document.plan.batches)
 
 
-def _listed(
-    store: Store,
-    prefix: str,
-    parse: Callable[[str], tuple[str, int] | None],
-    key_of: Callable[[str, int], str],
-    batches: int,
-) -> dict[int, ObjectInfo]:
-    found: dict[int, ObjectInfo] = {}
-    for info in store.list(prefix):
-        parsed = parse(info.key)
-        if parsed is None or key_of(*parsed) != info.key:
-            raise DataError(f"{info.key} does not belong there: it has not the name of a batch")
+def place_of(store: Store, document: RunDocument, key: str) -> int:
+    """The batch whose file or note is called `key`; raises DataError for a name that the plan has not."""
+    run_id, batches = document.run_id, document.plan.batches
+    for parse, key_of in ((parse_batch_key, batch_key), (parse_quarantine_note_key, quarantine_note_key)):
+        parsed = parse(key)
+        if parsed is None or parsed[0] != run_id or key_of(*parsed) != key:
+            continue
         if parsed[1] >= batches:
             raise DataError(
-                f"{info.key} does not belong there: the run has {batches} batches, counted from 0"
+                f"{key} does not belong there: the run has {batches} batches, counted from 0; {way_out(store, run_id)}"
             )
-        found[parsed[1]] = info
+        return parsed[1]
+    raise DataError(f"{key} does not belong there: it has not the name of a batch; {way_out(store, run_id)}")
+
+
+def way_out(store: Store, run_id: str) -> str:
+    """What to do about an object that is not of a run."""
+    return f"`hiddenfeed tidy {store.url.rstrip('/')}/{run_id}` shows and removes what is not of the run"
+
+
+def _listed(store: Store, document: RunDocument, prefix: str) -> dict[int, ObjectInfo]:
+    found = {place_of(store, document, info.key): info for info in store.list(prefix)}
     return dict(sorted(found.items()))

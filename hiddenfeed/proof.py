@@ -32,7 +32,7 @@ from hiddenfeed.index_file import (
     index_table,
     quarantine_table,
 )
-from hiddenfeed.inventory import Inventory, completion_gaps, load_document, take_inventory
+from hiddenfeed.inventory import Inventory, completion_gaps, load_document, take_inventory, way_out
 from hiddenfeed.layout import complete_key, index_key, quarantine_key, run_document_key
 from hiddenfeed.parallel import map_bounded
 from hiddenfeed.plan_file import SKIPPED_SCHEMA, PlanFile, PlannedBatch, parse_table
@@ -209,9 +209,14 @@ def _evidence(
     store: Store, document: RunDocument, plan: PlanFile, inventory: Inventory, batch: int
 ) -> BatchEvidence:
     planned = plan.batch(batch)
-    if batch in inventory.files:
-        return file_evidence(store, document, planned, inventory.files[batch])
-    return note_evidence(store, document, planned, inventory.notes[batch])
+    try:
+        if batch in inventory.files:
+            return file_evidence(store, document, planned, inventory.files[batch])
+        return note_evidence(store, document, planned, inventory.notes[batch])
+    except DataError as error:
+        raise DataError(
+            f"{error}; {way_out(store, document.run_id)}, and the batch is then extracted again"
+        ) from None
 
 
 def _incomplete(document: RunDocument, gaps: Sequence[int]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from hiddenfeed.reader import RunInfo
 from hiddenfeed.run_list import RunLine
 from hiddenfeed.samples import Sample
+from hiddenfeed.tidy import Stray
 from hiddenfeed.verify import Verification
 from hiddenfeed.words import count_text, size_text
 
@@ -84,4 +86,31 @@ def sample_lines(sample: Sample, position: int, limit: int | None) -> list[str]:
     if shown < len(sample):
         lines.append(f"… {len(sample) - shown:,} more; --all shows them")
     lines.append(f"{'median':>20} " + " ".join(f"{norm:11.3f}" for norm in np.median(norms, axis=0)))
+    return lines
+
+
+def tidy_lines(strays: Sequence[Stray], url: str, *, removed: bool) -> list[str]:
+    """What does not belong into the run at `url`, what was done about it, and what to do next."""
+    if not strays:
+        return [f"nothing is out of place in {url}"]
+    lines = []
+    for stray in strays:
+        what = "removed" if removed and stray.removable else "found"
+        reason = stray.reason.partition("; `hiddenfeed tidy")[0]
+        lines.append(f"{what:8} {reason} ({size_text(stray.size_bytes)})")
+    root = url.rpartition("/")[0]
+    for stray in strays:
+        if not stray.removable:
+            place = shlex.quote(f"{root}/{stray.key}")
+            command = f"aws s3 rm {place}" if url.startswith("s3://") else f"rm -- {place}"
+            lines.append(f"by hand  {command}   (a name that hiddenfeed does not touch)")
+    again = sorted({stray.batch_id for stray in strays if stray.batch_id is not None})
+    if not removed:
+        lines.append("--remove deletes what was found; nothing was changed")
+    elif again:
+        named = ", ".join(map(str, again[:10])) + (", …" if len(again) > 10 else "")
+        lines.append(
+            f"to be extracted again: {count_text(len(again), 'batch', 'batches')} ({named}); "
+            f"`python -m producer wait {url.rpartition('/')[2]}` sees to it"
+        )
     return lines

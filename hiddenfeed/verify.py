@@ -94,14 +94,14 @@ def _read_everything(store: Store, evidence: Evidence, report: Progress) -> int:
     for file in (document.tokens, *(batch.file for batch in evidence.notes)):
         total += _check_checksum(store, file)
     stored = [batch for batch, _ in evidence.stored]
-    sizes = map_bounded(lambda batch: _read_batch(store, plan, batch), stored, _DEEP_THREADS)
+    sizes = map_bounded(lambda batch: read_batch(store, plan, batch), stored, _DEEP_THREADS)
     for done, size in enumerate(sizes, 1):
         total += size
         report("files read", done, len(stored))
     return total
 
 
-def _read_batch(store: Store, plan: PlanFile, batch: BatchEvidence) -> int:
+def read_batch(store: Store, plan: PlanFile, batch: BatchEvidence) -> int:
     """One batch file tensor by tensor; raises DataError naming file and tensor."""
     info = ObjectInfo(key=batch.file.key, size_bytes=batch.file.size_bytes)
     header, _ = read_header(store, info)

@@ -63,6 +63,10 @@ class Store(Protocol):
         """All objects whose key starts with `prefix`; those of one folder in key order. Checksums may be None."""
         ...
 
+    def folders(self) -> Iterator[str]:
+        """First segments of all keys that have more than one, each once, without reading all keys."""
+        ...
+
     def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         """Bytes `[start, start + length)`, or to the end; fewer where the object ends before.
 

@@ -83,6 +83,17 @@ class DirectoryStore:
             except FileNotFoundError:
                 continue  # deleted since, or a dangling link: no object
 
+    def folders(self) -> Iterator[str]:
+        """See `Store.folders`; an empty folder counts as well."""
+        try:
+            with os.scandir(self.root) as entries:
+                names = [entry.name for entry in entries if entry.is_dir()]
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise local_error(error, f"{self.root} cannot be read") from error
+        yield from sorted(name for name in names if not name.startswith("."))
+
     def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         """See `Store.read`."""
         with self._reading(key) as path, path.open("rb") as file:

@@ -40,6 +40,10 @@ class MemoryStore:
             if key.startswith(prefix):
                 yield ObjectInfo(key=key, size_bytes=self._objects[key][1].size_bytes)
 
+    def folders(self) -> Iterator[str]:
+        """See `Store.folders`."""
+        yield from sorted({key.partition("/")[0] for key in self._objects if "/" in key})
+
     def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         """See `Store.read`."""
         data = self._data(key)

@@ -72,7 +72,23 @@ class S3Store:
         with translated(self._place, f"list {self.url}/{prefix}"):
             for page in pages:
                 for entry in page.get("Contents", []):
+                    if entry["Key"].endswith("/"):
+                        continue  # what some tools leave in place of a folder
                     yield ObjectInfo(key=entry["Key"][skip:], size_bytes=entry["Size"])
+
+    def folders(self) -> Iterator[str]:
+        """See `Store.folders`."""
+        root = self._place.full_key("")
+        pages = self._client.get_paginator("list_objects_v2").paginate(
+            Bucket=self._place.bucket,
+            Prefix=root,
+            Delimiter="/",
+            PaginationConfig={"PageSize": _KEYS_PER_PAGE},
+        )
+        with translated(self._place, f"list {self.url}"):
+            for page in pages:
+                for entry in page.get("CommonPrefixes", []):
+                    yield entry["Prefix"][len(root) :].rstrip("/")
 
     def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         """See `Store.read`."""

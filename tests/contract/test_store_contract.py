@@ -255,6 +255,7 @@ def test_listing_is_by_prefix_and_in_order_within_a_folder(store: Store) -> None
     assert sorted(info.key for info in store.list("a/bat")) == keys[1:4]
     assert [info.key for info in store.list("nothing/")] == []
     assert {info.key: info.size_bytes for info in store.list("b/")} == {"b/run.json": 10}
+    assert sorted(store.folders()) == ["a", "a-b", "b"]
 
 
 def test_delete_is_idempotent(store: Store) -> None:
