@@ -15,6 +15,7 @@ from hiddenfeed.options import StoreOptions
 from hiddenfeed.reader import RunReader, split_run_url
 from hiddenfeed.report import list_lines, run_lines, sample_lines, tidy_lines, verification_lines
 from hiddenfeed.run_list import list_runs
+from hiddenfeed.skipped import count_reasons
 from hiddenfeed.store import Store, open_store
 from hiddenfeed.store_flags import add_store_flags, store_options
 from hiddenfeed.tidy import find_strays, remove
@@ -100,7 +101,8 @@ def _show(flags: argparse.Namespace) -> int:
     found = _run_at(flags, options)
     if found is not None:
         info = RunReader(*found).info()
-        _print(flags, info, run_lines(info))
+        reasons = count_reasons(*found) if info.skipped and not flags.json else []
+        _print(flags, info, run_lines(info, reasons))
         return 0
     store = open_store(flags.url, options)
     store.check()

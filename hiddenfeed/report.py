@@ -10,13 +10,17 @@ import numpy as np
 from hiddenfeed.reader import RunInfo
 from hiddenfeed.run_list import RunLine
 from hiddenfeed.samples import Sample
+from hiddenfeed.skipped import SkipReason
 from hiddenfeed.tidy import Stray
 from hiddenfeed.verify import Verification
 from hiddenfeed.words import count_text, size_text
 
+#: Reasons of skipped rows that are named.
+_REASONS_SHOWN = 5
 
-def run_lines(info: RunInfo) -> list[str]:
-    """A run: what it is, how far it is, where its files are."""
+
+def run_lines(info: RunInfo, reasons: Sequence[SkipReason] = ()) -> list[str]:
+    """A run: what it is, how far it is, why rows were skipped, where its files are."""
     left = info.batches - info.batches_stored - info.batches_quarantined
     state = "complete, proved" if info.complete else f"{count_text(left, 'batch', 'batches')} to go"
     if not info.complete and not left:
@@ -33,6 +37,7 @@ def run_lines(info: RunInfo) -> list[str]:
         ("samples", f"{info.samples_stored:,} of {info.samples:,}"),
         ("tokens", f"{info.tokens_stored:,} of {info.tokens:,}"),
         ("skipped", f"{count_text(info.skipped, 'input row', 'input rows')}, see skipped.parquet"),
+        *(("", str(reason)) for reason in reasons[:_REASONS_SHOWN]),
         ("quarantined", f"{count_text(info.batches_quarantined, 'batch', 'batches')}"),
         ("size", size_text(info.size_bytes)),
         ("files", f"{info.url}/batches/000000.safetensors …"),

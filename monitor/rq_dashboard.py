@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import hmac
 import ipaddress
+import logging
 import signal
 import sys
 import threading
@@ -45,7 +46,10 @@ def main(settings: Resolved, _: argparse.Namespace) -> int:
     """Serve until SIGTERM or Ctrl-C; raises ConfigError for an unsafe address or a port that is taken."""
     dashboard = settings.group(DashboardSettings)
     check_exposure(dashboard)
-    setup_logging(settings.group(LogSettings), "dashboard")
+    logs = settings.group(LogSettings)
+    setup_logging(logs, "dashboard")
+    # Its access log, a line every few seconds for every open page, is for those who look for a fault.
+    logging.getLogger("werkzeug").setLevel(logging.DEBUG if logs.log_level == "debug" else logging.WARNING)
     client = connect(settings.group(RedisSettings))
     from werkzeug.serving import make_server
 

@@ -27,6 +27,8 @@ class Console:
         self._stream = stream if stream is not None else sys.stderr
         self._clock = clock
         self._log = get_logger("producer")
+        #: Lines that only say how far it is: whoever reads the log can tell them from the others.
+        self._progress_log = get_logger("progress")
         self._terminal = self._stream.isatty()
         self._shown_at: float | None = None
         self._live = ""
@@ -54,7 +56,7 @@ class Console:
             return
         self._shown_at = now
         if not self._terminal:
-            self._log.info(text(*arguments))
+            self._progress_log.info(text(*arguments))
             return
         line = text(*arguments)[: max(20, shutil.get_terminal_size().columns - 1)]
         self._stream.write(f"\r{line:{len(self._live)}}")

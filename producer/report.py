@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hiddenfeed.proof import Proof
-from hiddenfeed.words import size_text
+from hiddenfeed.words import count_text, size_text
 from producer.tally import Tally
 
 _REASONS_SHOWN = 8
@@ -12,11 +12,15 @@ _REASONS_SHOWN = 8
 def tally_lines(tally: Tally) -> list[str]:
     """What became of the rows, and why some were skipped."""
     lines = [
-        f"{tally.rows:,} rows: {tally.samples:,} samples, {tally.skipped:,} skipped; {tally.tokens:,} tokens, "
+        f"{count_text(tally.rows, 'row')}: {count_text(tally.samples, 'sample')}, {tally.skipped:,} skipped; "
+        f"{count_text(tally.tokens, 'token')}, "
         f"{tally.loss_tokens / max(1, tally.tokens):.0%} of them to be predicted"
     ]
     if tally.truncated:
-        lines.append(f"{tally.truncated:,} samples were longer than --max-length and lost their end")
+        were = "was" if tally.truncated == 1 else "were"
+        lines.append(
+            f"{count_text(tally.truncated, 'sample')} {were} longer than --max-length and lost the end"
+        )
     if tally.skipped:
         lines.append(
             "skipped by filter: "
@@ -34,9 +38,9 @@ def tally_lines(tally: Tally) -> list[str]:
 def proof_lines(proof: Proof, url: str) -> list[str]:
     """A complete run in numbers."""
     lines = [
-        f"run {proof.run_id} is complete: {proof.rows:,} rows = {proof.stored:,} stored + {proof.skipped:,} skipped + "
+        f"run {proof.run_id} is complete: {count_text(proof.rows, 'row')} = {proof.stored:,} stored + {proof.skipped:,} skipped + "
         f"{proof.quarantined:,} quarantined",
-        f"{proof.batches:,} files, {proof.tokens:,} tokens, {size_text(proof.size_bytes)} in {url.rstrip('/')}/{proof.run_id}",
+        f"{count_text(proof.batches, 'file')}, {count_text(proof.tokens, 'token')}, {size_text(proof.size_bytes)} in {url.rstrip('/')}/{proof.run_id}",
     ]
     if proof.quarantined:
         lines.append("why samples were quarantined is in quarantine.parquet")

@@ -23,8 +23,12 @@ def progress_line(
     upload: QueueCounts,
     pace: Pace,
     trouble: str = "",
+    proving: str = "",
 ) -> str:
-    """`[#####...............] 25%  10/40 batches  1,020 tokens/s  3 files on their way  about 35 s left`"""
+    """`[#####...............] 25%  10/40 batches  1,020 tokens/s  3 files on their way  about 35 s left`
+
+    `proving` is how far the producer is with its proof, by its own words.
+    """
     done = min(1.0, progress.tokens / record.tokens) if record.tokens else 1.0
     filled = int(done * _BAR_WIDTH)
     parts = [
@@ -41,7 +45,7 @@ def progress_line(
     if extract.failed or upload.failed:
         parts.append(f"{extract.failed + upload.failed} failed")
     if progress.batches >= record.batches:
-        parts.append("proving")
+        parts.append(proving if proving.startswith("proving") else "proving")
     elif left is not None:
         parts.append(f"about {duration_text(left)} left")
     elif not (progress.batches or extract.started or extract.failed):
@@ -62,6 +66,21 @@ def announced_run(lines: Iterable[str]) -> str | None:
 def warnings(lines: Iterable[str]) -> list[str]:
     """The warnings among a role's JSON log lines."""
     return [str(entry.get("message")) for entry in _entries(lines) if entry.get("level") == "warning"]
+
+
+def statements(lines: Iterable[str]) -> list[str]:
+    """What the producer has to say of data, model and plan, out of its JSON log lines; no progress, no warnings."""
+    return [
+        str(entry.get("message"))
+        for entry in _entries(lines)
+        if (entry.get("source"), entry.get("level")) == ("producer", "info")
+    ]
+
+
+def doing(lines: Iterable[str]) -> str:
+    """How far the producer is, by its own last words; empty if it has not said."""
+    said = [str(entry.get("message")) for entry in _entries(lines) if entry.get("source") == "progress"]
+    return said[-1] if said else ""
 
 
 def _entries(lines: Iterable[str]) -> Iterator[dict[str, Any]]:

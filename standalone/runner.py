@@ -29,7 +29,7 @@ from standalone import preflight, roles
 from standalone.display import Display
 from standalone.finish import CHECK, Ending, finish_run
 from standalone.home import Home
-from standalone.progress import announced_run, progress_line, warnings
+from standalone.progress import announced_run, doing, progress_line, statements, warnings
 from standalone.report import shown_path, shown_python
 from standalone.restart import GiveUp
 from standalone.signals import Interrupted, StopRequest
@@ -61,6 +61,7 @@ class Runner:
         self._stop = StopRequest()
         self._supervisor = Supervisor(home)
         self._pace = Pace()
+        self._told: list[str] = []
 
     def run(self) -> int:
         """Bring the run to its end; returns the exit code.
@@ -152,12 +153,13 @@ class Runner:
     def _look(self, client: redis.Redis, surroundings: Surroundings, environ: dict[str, str]) -> None:
         """See where the run stands, say it, and start the workers once there is work."""
         if self.run_id is None:
-            self.run_id = announced_run(self._supervisor.output(_PRODUCER))
+            said = self._supervisor.output(_PRODUCER)
+            self.run_id = announced_run(said)
+            self._relay(said)
         if self.run_id is None:
             elapsed = duration_text(self.timeline.elapsed_seconds)
-            self.display.status(
-                "  ".join(filter(None, [f"preparing the run ({elapsed})", self._supervisor.trouble]))
-            )
+            parts = [f"preparing the run ({elapsed})", doing(said), self._supervisor.trouble]
+            self.display.status("  ".join(filter(None, parts)))
             return
         try:
             if not self.worked and self._supervisor.running(_PRODUCER) and self._has_work():
@@ -174,7 +176,18 @@ class Runner:
             self._mark(self.record, progress, extract)
             self._pace.look(time.monotonic(), progress)
             trouble = self._supervisor.trouble
-            self.display.status(progress_line(self.record, progress, extract, upload, self._pace, trouble))
+            # The log is read for the proof alone: it grows with the run.
+            proving = doing(self._supervisor.output(_PRODUCER)) if self.timeline.current == "proof" else ""
+            self.display.status(
+                progress_line(self.record, progress, extract, upload, self._pace, trouble, proving)
+            )
+
+    def _relay(self, said: list[str]) -> None:
+        """Pass on what the producer makes of data and model, each sentence once."""
+        for sentence in statements(said):
+            if sentence not in self._told:
+                self._told.append(sentence)
+                self.display.say(f"  {sentence}")
 
     def _has_work(self) -> bool:
         """Whether the store lacks a batch of the run: if not, no model is loaded for it."""

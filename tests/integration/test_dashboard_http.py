@@ -71,7 +71,7 @@ class Dashboard:
     def stop(self) -> int:
         """SIGTERM; the exit code."""
         self.process.terminate()
-        self.process.communicate(timeout=20)
+        _, self.log = self.process.communicate(timeout=20)
         return self.process.returncode
 
 
@@ -81,6 +81,8 @@ def dashboard(redis_url: str) -> Iterator[Dashboard]:
     running_dashboard = Dashboard(redis_url)
     yield running_dashboard
     assert running_dashboard.stop() == 0
+    # No line for every request: open pages ask every few seconds.
+    assert '"GET ' not in running_dashboard.log
 
 
 class Bomb:

@@ -209,7 +209,7 @@ def test_what_is_said_of_it(tmp_path: Path, model: Path) -> None:
         line.startswith("skipped: 3 × line 51 is not JSON") and "(first: row 50 of data.jsonl)" in line
         for line in lines
     )
-    assert any("were longer than --max-length and lost their end" in line for line in lines)
+    assert any("longer than --max-length and lost the end" in line for line in lines)
 
 
 def test_a_survey_plans_what_a_preparation_plans_and_writes_nothing(tmp_path: Path, model: Path) -> None:

@@ -25,7 +25,7 @@ from hiddenfeed.options import StoreOptions
 from standalone import report, restart
 from standalone.display import Display
 from standalone.home import Home
-from standalone.progress import announced_run, progress_line, warnings
+from standalone.progress import announced_run, doing, progress_line, statements, warnings
 from standalone.restart import Ended, GiveUp, Restart
 from standalone.roles import role_environment, settings_environment, worker_roles
 from standalone.surroundings import chosen_places
@@ -199,6 +199,22 @@ def test_the_run_is_known_once_the_producer_names_it() -> None:
     assert announced_run(['{"message": "submitted", "run_id": "demo-1"}', '{"run_id": "other"}']) == "demo-1"
     with pytest.raises(DataError):
         announced_run(['{"run_id": "../x"}'])
+
+
+def test_what_the_producer_says_is_told_from_how_far_it_is() -> None:
+    lines = [
+        '{"source": "producer", "level": "info", "message": "model m: 3 blocks"}',
+        '{"source": "progress", "level": "info", "message": "preparing: 10%"}',
+        '{"source": "producer", "level": "warning", "message": "waiting: the hub is away"}',
+        '{"source": "progress", "level": "info", "message": "preparing: 20%"}',
+    ]
+    assert statements(lines) == ["model m: 3 blocks"]
+    assert (doing(lines), doing(lines[:1])) == ("preparing: 20%", "")
+    record = RunRecord(run_id="r", model="m", samples=1, tokens=1, batches=1, submitted_at=0)
+    progress, none = Progress(run_id="r", batches=1, tokens=1), QueueCounts()
+    line = progress_line(record, progress, none, none, Pace(), proving="proving: 7 of 9 batches")
+    assert line.endswith("  proving: 7 of 9 batches")
+    assert progress_line(record, progress, none, none, Pace(), proving="98%").endswith("  proving")
 
 
 def test_warnings_of_a_role() -> None:
