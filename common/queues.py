@@ -180,11 +180,22 @@ def job_states(client: redis.Redis, job_ids: Sequence[str]) -> dict[str, str | N
 def queue_counts(client: redis.Redis, name: str) -> QueueCounts:
     """How many jobs of the queue are in which state; one round trip."""
     with translated(client), client.pipeline(transaction=False) as pipe:
-        pipe.llen(rq_keys.queue_key(name))
-        pipe.llen(rq_keys.intermediate_key(name))
-        for key in (rq_keys.started_key, rq_keys.scheduled_key, rq_keys.failed_key, rq_keys.finished_key):
-            pipe.zcard(key(name))
-        queued, popped, started, scheduled, failed, finished = pipe.execute()
+        ask_counts(pipe, name)
+        return parse_counts(pipe.execute())
+
+
+def ask_counts(pipeline: Pipeline, name: str) -> int:
+    """Add to `pipeline` what `parse_counts` reads; returns how many replies that will be."""
+    pipeline.llen(rq_keys.queue_key(name))
+    pipeline.llen(rq_keys.intermediate_key(name))
+    for key in (rq_keys.started_key, rq_keys.scheduled_key, rq_keys.failed_key, rq_keys.finished_key):
+        pipeline.zcard(key(name))
+    return 6
+
+
+def parse_counts(replies: Sequence[int]) -> QueueCounts:
+    """The counts from the replies to `ask_counts`."""
+    queued, popped, started, scheduled, failed, finished = replies
     return QueueCounts(
         queued=queued + popped, started=started, scheduled=scheduled, failed=failed, finished=finished
     )

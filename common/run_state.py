@@ -6,6 +6,7 @@ any moment and the run still ends right. Every function raises TransientError wh
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Literal, get_args
 
 import msgspec
@@ -18,8 +19,10 @@ from common.run_progress import (
     Progress,
     UploaderProgress,
     WorkerProgress,
+    ask_progress,
     note_found,
     note_stored,
+    parse_progress,
     progress_keys,
     read_progress,
 )
@@ -28,6 +31,7 @@ from hiddenfeed.errors import ConfigError
 RunStateName = Literal["active", "paused", "cancelled", "complete"]
 
 __all__ = [
+    "RUNS_INDEX",
     "RUN_TTL_SECONDS",
     "FoundBatch",
     "Progress",
@@ -35,18 +39,23 @@ __all__ = [
     "RunStateName",
     "UploaderProgress",
     "WorkerProgress",
+    "ask_progress",
+    "decode_record",
     "forget_run",
     "get_run",
+    "in_order",
     "list_runs",
     "note_found",
     "note_stored",
+    "parse_progress",
     "read_progress",
     "register_run",
+    "run_key",
     "set_run_priority",
     "set_run_state",
 ]
 
-_INDEX = "hiddenfeed:runs"
+RUNS_INDEX = "hiddenfeed:runs"
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,15 +84,15 @@ def register_run(client: redis.Redis, record: RunRecord) -> RunRecord:
     """
     fields = msgspec.to_builtins(record)
     kept = {name: fields.pop(name) for name in ("state", "priority", "submitted_at")}
-    key = _run_key(record.run_id)
+    key = run_key(record.run_id)
     with translated(client), client.pipeline(transaction=True) as pipe:
         for name, value in kept.items():
             pipe.hsetnx(key, name, value)
         pipe.hset(key, mapping=fields)
         pipe.expire(key, RUN_TTL_SECONDS)
-        pipe.sadd(_INDEX, record.run_id)
+        pipe.sadd(RUNS_INDEX, record.run_id)
         pipe.hgetall(key)
-        stored = _decode(pipe.execute()[-1])
+        stored = decode_record(pipe.execute()[-1])
     assert stored is not None
     return stored
 
@@ -91,22 +100,26 @@ def register_run(client: redis.Redis, record: RunRecord) -> RunRecord:
 def list_runs(client: redis.Redis) -> list[RunRecord]:
     """All known runs in the order in which workers serve them: priority, then age."""
     with translated(client):
-        run_ids = sorted(text(run_id) for run_id in client.smembers(_INDEX))
+        run_ids = sorted(text(run_id) for run_id in client.smembers(RUNS_INDEX))
         with client.pipeline(transaction=False) as pipe:
             for run_id in run_ids:
-                pipe.hgetall(_run_key(run_id))
-            records = [_decode(raw) for raw in pipe.execute()]
+                pipe.hgetall(run_key(run_id))
+            records = [decode_record(raw) for raw in pipe.execute()]
         gone = [run_id for run_id, record in zip(run_ids, records, strict=True) if record is None]
         if gone:
-            client.srem(_INDEX, *gone)
-    known = [record for record in records if record is not None]
-    return sorted(known, key=lambda record: (-record.priority, record.submitted_at, record.run_id))
+            client.srem(RUNS_INDEX, *gone)
+    return in_order(record for record in records if record is not None)
+
+
+def in_order(records: Iterable[RunRecord]) -> list[RunRecord]:
+    """As workers serve them: by priority, then age."""
+    return sorted(records, key=lambda record: (-record.priority, record.submitted_at, record.run_id))
 
 
 def get_run(client: redis.Redis, run_id: str) -> RunRecord | None:
     """The run, or None if Redis does not know it."""
     with translated(client):
-        return _decode(client.hgetall(_run_key(run_id)))
+        return decode_record(client.hgetall(run_key(run_id)))
 
 
 def set_run_state(client: redis.Redis, run_id: str, state: RunStateName) -> RunRecord:
@@ -124,8 +137,8 @@ def set_run_priority(client: redis.Redis, run_id: str, priority: int) -> RunReco
 def forget_run(client: redis.Redis, run_id: str) -> None:
     """Delete the run and its progress from Redis; its queue is `common.queues.drop_queue`'s."""
     with translated(client), client.pipeline(transaction=True) as pipe:
-        pipe.delete(_run_key(run_id), *progress_keys(run_id))
-        pipe.srem(_INDEX, run_id)
+        pipe.delete(run_key(run_id), *progress_keys(run_id))
+        pipe.srem(RUNS_INDEX, run_id)
         pipe.execute()
 
 
@@ -140,18 +153,19 @@ return 1
 
 def _change(client: redis.Redis, run_id: str, field: str, value: str | int) -> RunRecord:
     with translated(client):
-        changed = client.eval(_CHANGE, 1, _run_key(run_id), field, str(value), str(RUN_TTL_SECONDS))
+        changed = client.eval(_CHANGE, 1, run_key(run_id), field, str(value), str(RUN_TTL_SECONDS))
     record = get_run(client, run_id) if changed else None
     if record is None:
         raise ConfigError(f"there is no run {run_id!r} in Redis; `python -m producer runs` lists them")
     return record
 
 
-def _run_key(run_id: str) -> str:
+def run_key(run_id: str) -> str:
+    """Hash of a run's record."""
     return f"hiddenfeed:run:{run_id}"
 
 
-def _decode(raw: dict[bytes | str, bytes | str]) -> RunRecord | None:
+def decode_record(raw: Mapping[bytes | str, bytes | str]) -> RunRecord | None:
     """The record in a hash; None for no hash, or for one that another version wrote."""
     try:
         return msgspec.convert(

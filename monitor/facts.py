@@ -7,47 +7,17 @@ from pathlib import Path
 import msgspec
 import redis
 
-from common.queues import (
-    UPLOAD_QUEUE_PREFIX,
-    FailedJob,
-    QueueCounts,
-    extract_queue_name,
-    failed_jobs,
-    queue_counts,
-    queue_names,
-    upload_queue_name,
-)
+from common.queues import upload_queue_name
 from common.redis_client import address_of, translated
-from common.run_state import Progress, RunRecord, list_runs, read_progress
 from common.settings.catalogue import SpoolSettings
 from common.spool import Spool, SpoolUsage, kept_name
-from common.worker.presence import WorkerInfo, list_workers
+from common.worker.presence import WorkerInfo
 from hiddenfeed.errors import HiddenfeedError, PermanentError
 from hiddenfeed.layout import complete_key
 from hiddenfeed.store.base import Store
+from monitor.reading import QueueFacts, RunFacts, read_redis
 
-#: Failed jobs read per queue; the counts are always whole.
-_MOST_FAILED = 20
-#: Runs looked at in detail: those that are not over, and this many of the latest others.
-_MOST_OVER = 10
-
-
-class QueueFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """One queue of rq."""
-
-    name: str
-    counts: QueueCounts
-    failed: tuple[FailedJob, ...] = ()
-
-
-class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """One run as Redis knows it."""
-
-    record: RunRecord
-    progress: Progress
-    extract: QueueFacts
-    #: Whether complete.json is in the store; None if that is not known.
-    proved: bool | None = None
+__all__ = ["Facts", "QueueFacts", "RunFacts", "read_facts"]
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +36,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     runs: tuple[RunFacts, ...] = ()
     uploads: tuple[QueueFacts, ...] = ()
     workers: tuple[WorkerInfo, ...] = ()
+    #: Ids of the jobs that GPU workers have in hand, by worker; empty in a very large fleet.
+    hands: dict[str, tuple[str, ...]] = {}
+    #: Live settings that are set, as text.
+    live: dict[str, str] = {}
     #: The spool of this host; None if its folder is not here.
     spool: SpoolUsage | None = None
     spool_name: str = ""
@@ -92,51 +66,14 @@ def _with_redis(facts: Facts, client: redis.Redis) -> Facts:
     """The same with what Redis and rq say."""
     try:
         with translated(client):
-            return msgspec.structs.replace(
-                facts,
-                runs=tuple(_read_run(client, record) for record in _worth_showing(list_runs(client))),
-                uploads=tuple(
-                    _read_queue(client, name) for name in _upload_queues(client, facts.upload_queue)
-                ),
-                workers=tuple(list_workers(client)),
-            )
+            found = read_redis(client, facts.upload_queue)
+            return msgspec.structs.replace(facts, **msgspec.structs.asdict(found))
     except HiddenfeedError as error:
         return msgspec.structs.replace(facts, redis_error=str(error), exit_code=error.exit_code)
     except redis.RedisError as error:
         # Another program's keys under our names, or commands that this server does not have.
         reason = f"Redis at {address_of(client)} does not hold what we expect: {error}"
         return msgspec.structs.replace(facts, redis_error=reason, exit_code=PermanentError.exit_code)
-
-
-def _worth_showing(records: list[RunRecord]) -> list[RunRecord]:
-    """Runs that are not over, and the latest of those that are."""
-    over = [record for record in records if record.state in ("complete", "cancelled")]
-    latest = sorted(over, key=lambda record: record.submitted_at)[-_MOST_OVER:]
-    return [record for record in records if record not in over or record in latest]
-
-
-def _read_run(client: redis.Redis, record: RunRecord) -> RunFacts:
-    return RunFacts(
-        record=record,
-        progress=read_progress(client, record.run_id),
-        extract=_read_queue(client, extract_queue_name(record.run_id)),
-    )
-
-
-def _upload_queues(client: redis.Redis, own: str) -> list[str]:
-    """This host's queue, if it has one, known to rq yet or not, and those of all other hosts."""
-    return sorted(
-        {
-            *filter(None, [own]),
-            *(name for name in queue_names(client) if name.startswith(UPLOAD_QUEUE_PREFIX)),
-        }
-    )
-
-
-def _read_queue(client: redis.Redis, name: str) -> QueueFacts:
-    counts = queue_counts(client, name)
-    failed = tuple(failed_jobs(client, name, _MOST_FAILED)) if counts.failed else ()
-    return QueueFacts(name=name, counts=counts, failed=failed)
 
 
 def _read_spool(settings: SpoolSettings) -> SpoolUsage | None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from common.run_state import UploaderProgress, WorkerProgress
 from common.worker.presence import WorkerInfo
 from hiddenfeed.words import count_text
+from monitor.answers import answers
 from monitor.eta import Estimate, estimate
 from monitor.facts import Facts, QueueFacts, RunFacts
+from monitor.trend import recent_of, spool_pace, until
 from monitor.views import (
     DeviceView,
     FailureView,
@@ -27,10 +29,13 @@ def take_snapshot(facts: Facts, now: float) -> Snapshot:
     processes = tuple(_process(worker, facts.lease_seconds, now) for worker in facts.workers)
     runs = tuple(_run(run, facts, processes, now) for run in facts.runs)
     uploads = tuple(_upload(queue) for queue in facts.uploads)
-    spool = _spool(facts)
+    spool = _spool(facts, now)
+    problems = tuple(_problems(facts, runs, uploads, processes, spool))
     return Snapshot(
         at=now,
-        problems=tuple(_problems(facts, runs, uploads, processes, spool)),
+        problems=problems,
+        answers=answers(problems, runs, uploads, processes, spool),
+        live=facts.live,
         runs=runs,
         uploads=uploads,
         processes=processes,
@@ -69,8 +74,9 @@ def _run(run: RunFacts, facts: Facts, processes: tuple[ProcessView, ...], now: f
         retrying=counts.scheduled,
         failed=counts.failed,
         failures=_failures(run.extract),
-        workers=tuple(_device(worker, now) for worker in progress.workers),
+        workers=tuple(_devices(run, facts, processes, now)),
         uploaders=tuple(_uploader(uploader, now) for uploader in progress.uploaders),
+        recent=recent_of(run.recent, now),
     )
 
 
@@ -112,7 +118,28 @@ def _time_left(run: RunFacts, state: str, processes: tuple[ProcessView, ...], no
     return Estimate(seconds=seconds, low_seconds=seconds / 2, high_seconds=seconds * 2)
 
 
-def _device(worker: WorkerProgress, now: float) -> DeviceView:
+def _devices(run: RunFacts, facts: Facts, processes: tuple[ProcessView, ...], now: float) -> list[DeviceView]:
+    """Those that did something for the run, and those that serve it and have not yet."""
+    known = {worker.worker: worker for worker in run.progress.workers}
+    serving = {
+        process.name: process.state
+        for process in processes
+        if process.role == "gpu_worker" and (process.name in known or process.queue == run.extract.name)
+    }
+    for name in serving:
+        known.setdefault(name, WorkerProgress(worker=name))
+    return [
+        _device(
+            worker,
+            serving.get(name, "gone"),
+            tuple(job for job in facts.hands.get(name, ()) if job.rpartition("-")[0] == run.extract.name),
+            now,
+        )
+        for name, worker in sorted(known.items())
+    ]
+
+
+def _device(worker: WorkerProgress, state: str, current: tuple[str, ...], now: float) -> DeviceView:
     stages = {
         "read": worker.read_seconds,
         "forward": worker.forward_seconds,
@@ -132,7 +159,18 @@ def _device(worker: WorkerProgress, now: float) -> DeviceView:
         stages={name: _share(seconds, whole) for name, seconds in stages.items()},
         padding=1 - _share(worker.tokens, worker.padded_tokens) if worker.padded_tokens else 0.0,
         last_seconds_ago=_ago(worker.last_at, now),
+        state=state,
+        busy=_busy_share(worker),
+        current=current,
     )
+
+
+def _busy_share(worker: WorkerProgress) -> float | None:
+    """Of the time from the first batch's arrival to the last one's."""
+    if worker.batches < 2 or worker.active_seconds <= 0:
+        return None
+    computed = worker.forward_seconds * (worker.batches - 1) / worker.batches
+    return _share(computed, worker.active_seconds)
 
 
 def _uploader(uploader: UploaderProgress, now: float) -> UploaderView:
@@ -181,10 +219,15 @@ def _process(worker: WorkerInfo, lease_seconds: float, now: float) -> ProcessVie
     )
 
 
-def _spool(facts: Facts) -> SpoolView | None:
+def _spool(facts: Facts, now: float) -> SpoolView | None:
     usage = facts.spool
     if usage is None:
         return None
+    points = max(
+        (run.recent for run in facts.runs), key=lambda recent: recent[-1].at if recent else 0, default=()
+    )
+    pace = spool_pace(points, usage, now)
+    full, empty = until(usage, pace)
     return SpoolView(
         name=facts.spool_name,
         files=usage.files,
@@ -193,6 +236,9 @@ def _spool(facts: Facts) -> SpoolView | None:
         cap_bytes=usage.cap_bytes,
         disk_free_bytes=usage.disk_free_bytes,
         used=_share(usage.bytes + usage.part_bytes, usage.cap_bytes),
+        bytes_per_second=pace,
+        full_in_seconds=full,
+        empty_in_seconds=empty,
     )
 
 

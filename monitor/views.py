@@ -24,6 +24,12 @@ class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
     #: Share of padding in what the device saw.
     padding: float
     last_seconds_ago: float | None
+    #: `busy`, `idle`, `waiting`, `silent`, or `gone` where no process of that name is known any more.
+    state: str = "gone"
+    #: Share of the clock in which the device computed; None until two batches tell.
+    busy: float | None = None
+    #: Ids of the jobs it has in hand.
+    current: tuple[str, ...] = ()
 
 
 class UploaderView(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +84,19 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     failures: tuple[FailureView, ...]
     workers: tuple[DeviceView, ...]
     uploaders: tuple[UploaderView, ...]
+    #: Over the last two minutes; None where nobody watched.
+    recent: RecentView | None = None
+
+
+class RecentView(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened to a run of late."""
+
+    seconds: float
+    extract_bytes_per_second: float
+    upload_bytes_per_second: float
+    tokens_per_second: float
+    #: How many files more wait for upload than then.
+    backlog_growth: int
 
 
 class UploadQueueView(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,6 +138,22 @@ class SpoolView(msgspec.Struct, frozen=True, kw_only=True):
     disk_free_bytes: int
     #: 0 to 1, of the cap.
     used: float
+    #: How fast it fills of late, negative while it empties; None where nobody watched.
+    bytes_per_second: float | None = None
+    #: At that pace; None where it does not come to that.
+    full_in_seconds: float | None = None
+    empty_in_seconds: float | None = None
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the five questions that people ask of a run, answered in a sentence."""
+
+    #: `busy`, `upload`, `done`, `wrong` or `disk`.
+    about: str
+    question: str
+    #: `good`, `warn`, `bad` or `unknown`.
+    verdict: str
+    text: str
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,6 +174,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     store_error: str = ""
     #: Exit code of a look that could not see everything, 0 of one that could.
     exit_code: int = 0
+    answers: tuple[Answer, ...] = ()
+    #: Live settings that are set, as text, by name.
+    live: dict[str, str] = {}
 
 
 def time_left_text(run: RunView) -> str:

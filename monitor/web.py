@@ -14,6 +14,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from hiddenfeed.words import count_text, size_rate_text, size_text
+from monitor.prometheus import CONTENT_TYPE_LATEST, exposition
 from monitor.views import FailureView, RunView, Snapshot, proof_note, time_left_text, unknown_note
 from monitor.words import ago, rate, share
 
@@ -54,7 +55,17 @@ def make_app(read: Callable[[], Snapshot], refresh_seconds: float) -> Starlette:
         answer = {"status": "unavailable", "reason": error} if error else {"status": "ok"}
         return JSONResponse(answer, status_code=503 if error else 200, headers=_HEADERS)
 
-    return Starlette(routes=[Route("/", page), Route("/snapshot.json", document), Route("/healthz", health)])
+    def metrics(_: Request) -> Response:
+        return Response(exposition(current.get()), media_type=CONTENT_TYPE_LATEST, headers=_HEADERS)
+
+    return Starlette(
+        routes=[
+            Route("/", page),
+            Route("/snapshot.json", document),
+            Route("/healthz", health),
+            Route("/metrics", metrics),
+        ]
+    )
 
 
 class _Current:

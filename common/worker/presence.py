@@ -7,8 +7,10 @@ import platform
 import re
 import secrets
 import socket
+from collections.abc import Mapping
 from datetime import datetime
 from threading import Lock
+from typing import Any
 
 import msgspec
 import redis
@@ -145,12 +147,14 @@ def list_workers(client: redis.Redis) -> list[WorkerInfo]:
             for key in keys:
                 pipe.hgetall(key)
             replies = pipe.execute()
-    found = []
-    for key, reply in zip(keys, replies, strict=True):
-        raw = {text(name): text(value) for name, value in reply.items()}
-        if raw.get("hf_role"):
-            found.append(_info(key.removeprefix(rq_keys.worker_key("")), raw))
-    return sorted(found, key=lambda info: (info.role, info.name))
+    found = [worker_of(key, reply) for key, reply in zip(keys, replies, strict=True)]
+    return sorted(filter(None, found), key=lambda info: (info.role, info.name))
+
+
+def worker_of(key: str, reply: Mapping[Any, Any]) -> WorkerInfo | None:
+    """The worker in the hash at `key`; None for no hash, or for a worker of another program."""
+    raw = {text(name): text(value) for name, value in reply.items()}
+    return _info(key.removeprefix(rq_keys.worker_key("")), raw) if raw.get("hf_role") else None
 
 
 def _info(name: str, raw: dict[str, str]) -> WorkerInfo:

@@ -228,8 +228,11 @@ def test_page_json_and_health_follow_redis_away_and_back(private_redis: Callable
         assert (status, RUN in page, "<b>" in page) == (200, True, False)
         assert msgspec.json.decode(_get(f"{url}snapshot.json")[1], type=Snapshot).runs[0].state == "waiting"
 
+        assert "hiddenfeed_up 1.0" in _get(f"{url}metrics")[1]
+
         os.kill(server.pid, signal.SIGKILL)
         assert wait_until(lambda: _get(f"{url}healthz")[0] == 503, 20)
+        assert "hiddenfeed_up 0.0" in _get(f"{url}metrics")[1]
         status, page = _get(url)
         assert (status, "is not there" in page, "Traceback" in page) == (200, True, False)
 

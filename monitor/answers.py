@@ -1,0 +1,128 @@
+"""The five questions that people ask of a run, answered from what the snapshot shows. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hiddenfeed.words import count_text, duration_text, size_rate_text, size_text
+from monitor.views import Answer, ProcessView, RunView, SpoolView, UploadQueueView, time_left_text
+
+QUESTIONS = {
+    "busy": "Is every GPU busy?",
+    "upload": "Is upload keeping up?",
+    "done": "When will it be done?",
+    "wrong": "What went wrong?",
+    "disk": "Is the disk filling?",
+}
+#: Extraction that is faster than upload by less than this is no reason to worry.
+_FASTER = 1.1
+#: A spool that is this full, or that will be full so soon, is worth a look.
+_NEARLY_FULL, _SOON_SECONDS = 0.9, 1800.0
+_OVER = ("complete", "cancelled")
+
+
+def answers(
+    problems: Sequence[str],
+    runs: Sequence[RunView],
+    uploads: Sequence[UploadQueueView],
+    processes: Sequence[ProcessView],
+    spool: SpoolView | None,
+) -> tuple[Answer, ...]:
+    """One sentence for each question."""
+    going = [run for run in runs if run.state not in _OVER]
+    return (
+        _busy(going, processes),
+        _upload(going, uploads),
+        _done(runs, going),
+        _wrong(problems, runs),
+        _disk(spool),
+    )
+
+
+def _answer(about: str, verdict: str, text: str) -> Answer:
+    return Answer(about=about, question=QUESTIONS[about], verdict=verdict, text=text)
+
+
+def _busy(going: Sequence[RunView], processes: Sequence[ProcessView]) -> Answer:
+    workers = [process for process in processes if process.role == "gpu_worker"]
+    alive = [worker for worker in workers if worker.state != "silent"]
+    busy = [worker for worker in alive if worker.state == "busy"]
+    if not workers:
+        needed = any(run.queued or run.started for run in going)
+        return _answer("busy", "bad" if needed else "unknown", "no GPU worker is there")
+    text = f"{len(busy)} of {count_text(len(workers), 'worker')} busy"
+    shares = [
+        device.busy
+        for run in going
+        for device in run.workers
+        if device.busy is not None and device.state == "busy"
+    ]
+    if shares:
+        text += f", devices computing {sum(shares) / len(shares):.0%} of the time"
+    reasons = sorted({worker.waits_for for worker in alive if worker.state == "waiting" and worker.waits_for})
+    if reasons:
+        text += f"; waiting: {'; '.join(reasons)}"
+    if len(alive) < len(workers):
+        return _answer("busy", "bad", f"{text}; {len(workers) - len(alive)} silent")
+    short = len(busy) < len(alive) and any(run.queued for run in going if run.state != "paused")
+    return _answer("busy", "warn" if short or reasons else "good", text)
+
+
+def _upload(going: Sequence[RunView], uploads: Sequence[UploadQueueView]) -> Answer:
+    waiting = sum(queue.queued + queue.started + queue.retrying for queue in uploads)
+    retrying = sum(queue.retrying for queue in uploads)
+    failed = sum(queue.failed for queue in uploads)
+    text = f"{count_text(waiting, 'file')} on the way"
+    if retrying:
+        text += f", {retrying:,} to be tried again"
+    if failed:
+        text += f", {failed:,} failed"
+    recent = [run.recent for run in going if run.recent is not None]
+    if not recent:
+        return _answer("upload", "bad" if failed else "warn" if retrying else "good", text)
+    extracted = sum(each.extract_bytes_per_second for each in recent)
+    stored = sum(each.upload_bytes_per_second for each in recent)
+    growth = max(each.backlog_growth for each in recent)
+    text += f"; {size_rate_text(stored)} stored, {size_rate_text(extracted)} extracted"
+    behind = extracted > _FASTER * stored and growth > 1
+    if behind:
+        text += f", {growth:,} files more than {duration_text(recent[0].seconds)} ago"
+    return _answer("upload", "bad" if failed else "warn" if behind or retrying else "good", text)
+
+
+def _done(runs: Sequence[RunView], going: Sequence[RunView]) -> Answer:
+    if not runs:
+        return _answer("done", "unknown", "no runs yet")
+    if not going:
+        last = runs[-1]
+        return _answer("done", "good", f"{last.run_id} is {last.state}")
+    run = next((run for run in going if run.remaining_seconds is not None), going[0])
+    left = time_left_text(run)
+    text = f"{run.run_id}: {run.done:.1%}"
+    if left:
+        return _answer("done", "good", f"{text}, {left}")
+    verdict = "bad" if run.state == "stalled" else "warn" if run.state == "paused" else "unknown"
+    return _answer("done", verdict, f"{text}, {run.state}; how long it will take is not known yet")
+
+
+def _wrong(problems: Sequence[str], runs: Sequence[RunView]) -> Answer:
+    retrying = sum(run.retrying for run in runs)
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        return _answer("wrong", "bad", problems[0] + more)
+    if retrying:
+        return _answer("wrong", "warn", f"{count_text(retrying, 'batch', 'batches')} to be tried again")
+    return _answer("wrong", "good", "nothing")
+
+
+def _disk(spool: SpoolView | None) -> Answer:
+    if spool is None:
+        return _answer("disk", "unknown", "this host has no spool")
+    text = f"{spool.used:.0%} of {size_text(spool.cap_bytes)} used by {count_text(spool.files, 'file')}"
+    if spool.full_in_seconds is not None:
+        text += f", full in {duration_text(spool.full_in_seconds)}"
+    elif spool.empty_in_seconds is not None and spool.used:
+        text += f", empty in {duration_text(spool.empty_in_seconds)}"
+    text += f"; {size_text(spool.disk_free_bytes)} free on disk"
+    soon = spool.full_in_seconds is not None and spool.full_in_seconds < _SOON_SECONDS and spool.used > 0.5
+    return _answer("disk", "bad" if spool.used >= _NEARLY_FULL else "warn" if soon else "good", text)

@@ -1,0 +1,207 @@
+"""Reads all that the monitor shows of Redis and rq in a few round trips, and writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+import redis
+from redis.client import Pipeline
+
+from common import rq_keys
+from common.history import Point, ask_history, parse_history
+from common.queues import (
+    UPLOAD_QUEUE_PREFIX,
+    FailedJob,
+    QueueCounts,
+    ask_counts,
+    extract_queue_name,
+    failed_jobs,
+    parse_counts,
+)
+from common.redis_client import text
+from common.run_state import (
+    RUNS_INDEX,
+    Progress,
+    RunRecord,
+    ask_progress,
+    decode_record,
+    in_order,
+    parse_progress,
+    run_key,
+)
+from common.settings.live import LIVE_KEY
+from common.worker.presence import WorkerInfo, worker_of
+
+#: Failed jobs read per queue; the counts are always whole.
+_MOST_FAILED = 20
+#: Runs looked at in detail: those that are not over, and this many of the latest others.
+_MOST_OVER = 10
+#: In a larger fleet it is not read which batches each worker has in hand.
+_MOST_HANDS = 200
+#: Points of a run's history that tell what goes on now: two minutes.
+_RECENT_POINTS = 13
+
+PartT = TypeVar("PartT")
+
+
+class QueueFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """One queue of rq."""
+
+    name: str
+    counts: QueueCounts
+    failed: tuple[FailedJob, ...] = ()
+
+
+class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """One run as Redis knows it."""
+
+    record: RunRecord
+    progress: Progress
+    extract: QueueFacts
+    #: Whether complete.json is in the store; None if that is not known.
+    proved: bool | None = None
+    #: The last two minutes, as far as somebody watched.
+    recent: tuple[Point, ...] = ()
+
+
+class RedisFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """All of it."""
+
+    runs: tuple[RunFacts, ...]
+    uploads: tuple[QueueFacts, ...]
+    workers: tuple[WorkerInfo, ...]
+    #: Ids of the jobs that GPU workers have in hand, by worker.
+    hands: dict[str, tuple[str, ...]]
+    #: Live settings that are set, as text.
+    live: dict[str, str]
+
+
+def read_redis(client: redis.Redis, own_upload_queue: str) -> RedisFacts:
+    """What Redis and rq say now; raises the client's errors."""
+    run_ids, queues, worker_keys, live = _members(client)
+    uploads = sorted({*filter(None, [own_upload_queue]), *queues})
+    trip = _Trip(client)
+    asked = [trip.ask(partial(_ask_hash, run_key(run_id)), _decode_record) for run_id in run_ids]
+    counted = [(name, trip.ask(partial(ask_counts, name=name), parse_counts)) for name in uploads]
+    present = [trip.ask(partial(_ask_hash, key), partial(_decode_worker, key)) for key in worker_keys]
+    held = _ask_hands(trip, worker_keys)
+    trip.go()
+    records = in_order(record for record in (part() for part in asked) if record is not None)
+    workers = [worker for worker in (part() for part in present) if worker is not None]
+    return RedisFacts(
+        runs=_read_runs(client, _worth_showing(records)),
+        uploads=tuple(_queue(client, name, part()) for name, part in counted),
+        workers=tuple(sorted(workers, key=lambda worker: (worker.role, worker.name))),
+        hands={name: part() for name, part in held.items()},
+        live=live,
+    )
+
+
+class _Trip:
+    """One round trip: questions are collected, asked together, and answered part by part."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+        self._pipe = client.pipeline(transaction=False)
+        self._replies: list[Any] = []
+        self._asked = 0
+
+    def ask(
+        self, add: Callable[[Pipeline], int], parse: Callable[[Sequence[Any]], PartT]
+    ) -> Callable[[], PartT]:
+        """`add` puts commands into the pipeline and says how many; the result gives their answer after `go`."""
+        start = self._asked
+        self._asked = end = start + add(self._pipe)
+        return lambda: parse(self._replies[start:end])
+
+    def go(self) -> None:
+        """Ask."""
+        with self._pipe as pipe:
+            self._replies = pipe.execute() if self._asked else []
+
+
+def _members(client: redis.Redis) -> tuple[list[str], list[str], list[str], dict[str, str]]:
+    """Ids of runs, names of upload queues, keys of workers; and the live settings."""
+    with client.pipeline(transaction=False) as pipe:
+        for key in (RUNS_INDEX, rq_keys.QUEUES, rq_keys.WORKERS):
+            pipe.smembers(key)
+        pipe.hgetall(LIVE_KEY)
+        runs, queues, workers, live = pipe.execute()
+    names = (text(key).removeprefix(rq_keys.queue_key("")) for key in queues)
+    return (
+        sorted(map(text, runs)),
+        [name for name in names if name.startswith(UPLOAD_QUEUE_PREFIX)],
+        sorted(map(text, workers)),
+        {text(name): text(value) for name, value in live.items()},
+    )
+
+
+def _ask_hash(key: str, pipe: Pipeline) -> int:
+    pipe.hgetall(key)
+    return 1
+
+
+def _decode_record(replies: Sequence[Any]) -> RunRecord | None:
+    return decode_record(replies[0])
+
+
+def _decode_worker(key: str, replies: Sequence[Any]) -> WorkerInfo | None:
+    return worker_of(key, replies[0])
+
+
+def _ask_hands(trip: _Trip, worker_keys: Sequence[str]) -> dict[str, Callable[[], tuple[str, ...]]]:
+    names = [key.removeprefix(rq_keys.worker_key("")) for key in worker_keys]
+    names = [name for name in names if name.startswith("gpu_worker")]
+    if len(names) > _MOST_HANDS:
+        return {}
+    return {name: trip.ask(partial(_ask_executions, name), _decode_executions) for name in names}
+
+
+def _ask_executions(worker: str, pipe: Pipeline) -> int:
+    pipe.smembers(rq_keys.worker_executions_key(worker))
+    return 1
+
+
+def _decode_executions(replies: Sequence[Any]) -> tuple[str, ...]:
+    """Job ids out of `job:execution`."""
+    return tuple(sorted(text(each).rpartition(":")[0] for each in replies[0]))
+
+
+def _worth_showing(records: list[RunRecord]) -> list[RunRecord]:
+    """Runs that are not over, and the latest of those that are."""
+    over = [record for record in records if record.state in ("complete", "cancelled")]
+    latest = sorted(over, key=lambda record: record.submitted_at)[-_MOST_OVER:]
+    return [record for record in records if record not in over or record in latest]
+
+
+def _read_runs(client: redis.Redis, records: Sequence[RunRecord]) -> tuple[RunFacts, ...]:
+    trip = _Trip(client)
+    asked = []
+    for record in records:
+        run_id = record.run_id
+        asked.append(
+            (
+                trip.ask(partial(ask_progress, run_id=run_id), partial(parse_progress, run_id)),
+                trip.ask(partial(ask_counts, name=extract_queue_name(run_id)), parse_counts),
+                trip.ask(partial(ask_history, run_id=run_id, latest=_RECENT_POINTS), parse_history),
+            )
+        )
+    trip.go()
+    return tuple(
+        RunFacts(
+            record=record,
+            progress=progress(),
+            extract=_queue(client, extract_queue_name(record.run_id), counts()),
+            recent=tuple(recent()),
+        )
+        for record, (progress, counts, recent) in zip(records, asked, strict=True)
+    )
+
+
+def _queue(client: redis.Redis, name: str, counts: QueueCounts) -> QueueFacts:
+    """With its failed jobs; the rare case of any is worth a trip of its own."""
+    failed = tuple(failed_jobs(client, name, _MOST_FAILED)) if counts.failed else ()
+    return QueueFacts(name=name, counts=counts, failed=failed)

@@ -1,0 +1,97 @@
+"""The five questions: what is answered when all is well, and when it is not."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from common.queues import QueueCounts
+from common.spool import SpoolUsage
+from monitor.facts import Facts, QueueFacts
+from monitor.snapshot import take_snapshot
+from monitor.views import Answer, Snapshot
+from tests.monitor_scene import GIB, NOW, QUEUE, points, scene, worker
+
+
+def _look(facts: Facts) -> Snapshot:
+    return take_snapshot(facts, NOW)
+
+
+def _answers(facts: Facts) -> dict[str, Answer]:
+    return {answer.about: answer for answer in _look(facts).answers}
+
+
+def _with_run(**changes: object) -> Facts:
+    (run,) = scene().runs
+    return scene(runs=(msgspec.structs.replace(run, **changes),))
+
+
+def test_all_five_are_answered() -> None:
+    found = _answers(scene())
+    assert list(found) == ["busy", "upload", "done", "wrong", "disk"]
+    assert found["busy"].text == "2 of 2 workers busy, devices computing 95% of the time"
+    assert found["upload"].text == "5 files on the way; 95.4 MiB/s stored, 95.4 MiB/s extracted"
+    assert "50.0%, about 1 min 4" in found["done"].text
+    assert found["wrong"].text == "1 batch of demo-0123456789ab failed and must be looked at"
+    assert found["disk"].text == "12% of 50.0 GiB used by 5 files, full in 1 h 28 min; 900.0 GiB free on disk"
+    assert [answer.verdict for answer in found.values()] == ["good", "good", "good", "bad", "good"]
+
+
+def test_a_worker_that_fell_silent_and_one_that_waits() -> None:
+    silent = scene(workers=(worker("gpu_worker-h-1"), worker("gpu_worker-h-2", last_heartbeat=NOW - 60)))
+    assert _answers(silent)["busy"].text.endswith("; 1 silent")
+    assert _answers(silent)["busy"].verdict == "bad"
+    waits = worker("gpu_worker-h-2", running=0, waiting="the spool is full")
+    found = _answers(scene(workers=(worker("gpu_worker-h-1"), waits)))["busy"]
+    assert (found.verdict, "waiting: the spool is full" in found.text) == ("warn", True)
+    assert _answers(scene(workers=()))["busy"].verdict == "bad"
+
+
+def test_upload_that_falls_behind() -> None:
+    found = _answers(_with_run(recent=points(backlog_step=2)))["upload"]
+    assert found.verdict == "warn"
+    assert "24 files more than 2 min 00 s ago" in found.text
+    failed = (QueueFacts(name="upload-default", counts=QueueCounts(failed=2)),)
+    assert _answers(scene(uploads=failed))["upload"].verdict == "bad"
+
+
+def test_how_long_until_the_spool_is_full_or_empty() -> None:
+    filling = _look(_with_run(recent=points(spool_step=GIB // 12)))
+    assert filling.spool is not None
+    # 6 GiB now, 5 GiB two minutes ago, 44 GiB to go.
+    assert filling.spool.full_in_seconds == pytest.approx(44 * 120)
+    emptying = scene(
+        spool=SpoolUsage(files=1, bytes=GIB, part_bytes=0, cap_bytes=50 * GIB, disk_free_bytes=1)
+    )
+    spool = _look(emptying).spool
+    assert spool is not None
+    assert spool.full_in_seconds is None
+    assert spool.empty_in_seconds == pytest.approx(30)
+    full = SpoolUsage(files=48, bytes=48 * GIB, part_bytes=0, cap_bytes=50 * GIB, disk_free_bytes=1)
+    assert _answers(scene(spool=full))["disk"].verdict == "bad"
+    assert _answers(scene(spool=None))["disk"].verdict == "unknown"
+
+
+def test_points_of_long_ago_say_nothing() -> None:
+    snapshot = take_snapshot(scene(workers=()), NOW + 100)
+    assert snapshot.runs[0].recent is None
+    assert snapshot.spool is not None
+    assert snapshot.spool.full_in_seconds is None
+
+
+def test_workers_of_a_run_carry_their_state_and_what_they_have_in_hand() -> None:
+    newcomer = worker("gpu_worker-h-9", running=0)
+    facts = scene(workers=(worker("gpu_worker-h-1"), newcomer))
+    (run,) = _look(facts).runs
+    assert [(device.worker, device.state, device.batches) for device in run.workers] == [
+        ("gpu_worker-h-1", "busy", 50),
+        ("gpu_worker-h-2", "gone", 50),
+        ("gpu_worker-h-9", "idle", 0),
+    ]
+    assert run.workers[0].current == (f"{QUEUE}-000101",)
+    assert run.workers[0].busy == pytest.approx(1 / 1.05)
+
+
+def test_nothing_to_say_without_runs() -> None:
+    found = _answers(Facts(lease_seconds=45.0))
+    assert [answer.verdict for answer in found.values()] == ["unknown", "good", "unknown", "good", "unknown"]
