@@ -35,21 +35,23 @@ local function alive(id, status, origin, execution)
 end
 """
 
-#: ARGV: four key prefixes, then ids. Returns each job's status, `lost` for one that says that it will still run
-#: while no list or registry has it, false for one that is not there.
+#: ARGV: five key prefixes, then ids. Returns each job's status, false for one that is not there, `lost` for one that
+#: says that it will still run, or waits for a person, while no list or registry has it.
 STATES = (
     PLAIN
     + """
-local job, queue, started, scheduled = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local job, queue, started, scheduled, failed = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 """
     + ALIVE
     + """
 local going, states = {queued = true, started = true, scheduled = true}, {}
-for i = 5, #ARGV do
-  local key = job .. ARGV[i]
-  local seen = plain(key) and redis.call('HMGET', key, 'status', 'origin', 'hf_execution') or {false}
-  local lost = going[seen[1]] and not alive(ARGV[i], seen[1], seen[2] or '', seen[3])
-  states[i - 4] = lost and 'lost' or seen[1]
+for i = 6, #ARGV do
+  local id = ARGV[i]
+  local seen = plain(job .. id) and redis.call('HMGET', job .. id, 'status', 'origin', 'hf_execution') or {false}
+  local status, origin = seen[1], seen[2] or ''
+  local lost = going[status] and not alive(id, status, origin, seen[3])
+  lost = lost or status == 'failed' and not redis.call('ZSCORE', failed .. origin, id)
+  states[i - 5] = lost and 'lost' or status
 end
 return states
 """

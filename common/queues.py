@@ -36,7 +36,7 @@ QUEUE_PREFIXES = (EXTRACT_QUEUE_PREFIX, UPLOAD_QUEUE_PREFIX)
 
 #: Jobs written, and looked at, by one script call: a few milliseconds of the server's time.
 _CHUNK, _LOOKED_AT = 250, 1000
-#: In place of rq's status word: the job says that it will run, and nobody knows of it.
+#: In place of rq's status word: the job says that it will run or waits for a person, and no list has it.
 LOST = "lost"
 #: The worker's own deadline holds, not rq's.
 _NO_TIMEOUT = -1
@@ -158,12 +158,11 @@ def enqueue(
 def job_states(client: redis.Redis, job_ids: Sequence[str]) -> dict[str, str | None]:
     """rq's status word of each job; None for a job that Redis does not know.
 
-    `LOST` for a job that says it is queued, started or scheduled, while no list or registry of its queue has it,
-    so that nobody will ever come for it: Redis has lost a part of what it knew.
+    `LOST` for a job that says it is queued, started, scheduled or failed, while no list or registry of its queue
+    has it, so that nobody will ever come for it: Redis has lost a part of what it knew.
     """
-    prefixes = [
-        key("") for key in (rq_keys.job_key, rq_keys.queue_key, rq_keys.started_key, rq_keys.scheduled_key)
-    ]
+    registries = (rq_keys.started_key, rq_keys.scheduled_key, rq_keys.failed_key)
+    prefixes = [key("") for key in (rq_keys.job_key, rq_keys.queue_key, *registries)]
     states: dict[str, str | None] = {}
     with translated(client):
         script = client.register_script(queue_scripts.STATES)

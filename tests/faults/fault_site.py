@@ -33,7 +33,7 @@ ODD_MEMBERS = ("gpu_worker-2", "uploader-2")
 LEASE_SECONDS = 3
 SPOOL_CAP_BYTES = 10 * MIB
 #: The S3 server takes an object every so many seconds at most, so that a run lasts for some seconds on any machine.
-PUT_SECONDS = 0.025
+PUT_SECONDS = 0.04
 #: The disk that the spool is on, where we may mount one: a little more than the cap.
 _DISK_BYTES = 12 * MIB
 _INJECTED = Path(__file__).parent / "injected"

@@ -133,6 +133,10 @@ def test_a_job_that_redis_lost_a_part_of_is_called_lost(redis_client: redis.Redi
     assert states() == ["scheduled", "lost"]
     assert enqueue(redis_client, [held, waiting], SETTINGS) == 1
     assert states() == ["scheduled", "queued"]
+    redis_client.hset(rq_keys.job_key(held.job_id), "status", "failed")
+    assert states() == ["lost", "queued"]
+    redis_client.zadd(rq_keys.failed_key(QUEUE), {held.job_id: 2**40})
+    assert states() == ["failed", "queued"]
 
 
 def test_a_popped_job_counts_as_queued(redis_client: redis.Redis) -> None:
