@@ -64,12 +64,19 @@ def hub_error(
 
 def quiet_libraries() -> None:
     """Stop the progress bars and retry notices of transformers and its hub client; failures are said by us."""
-    from huggingface_hub.utils import logging as hub_logging
-    from transformers.utils import logging
+    from transformers.utils import logging  # seconds to import
 
     logging.disable_progress_bar()
     logging.set_verbosity_error()
-    hub_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    quiet_hub()
+
+
+def quiet_hub() -> None:
+    """The same for the hub's client alone."""
+    from huggingface_hub.utils import disable_progress_bars, logging
+
+    disable_progress_bars()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:

@@ -14,13 +14,16 @@ PROG = "python -m producer"
 
 _DATA_HELP = """\
 
-data: JSON lines, plain or gzip, one object per row, with one of these columns:
+data: a file, a pattern, a folder (also of save_to_disk), s3://bucket/key, - for standard input, or a
+dataset of the hub (org/name). JSON lines, JSON arrays, Parquet or Arrow, plain or packed. Rows have
+one of these, told row by row and said aloud:
   messages       [{"role": "user", "content": "…"}, …]; tools beside it are passed to the template
   conversations  [{"from": "human", "value": "…"}, …]
   input_ids      [1, 2, …] with loss_mask [0, 1, …] or labels (-100 where nothing is predicted)
+  prompt         "…" with response "…"; also instruction/input/output, question/answer
   text           "…", with --loss-mask all
-and, if you like, id, sample_id or conversation_id. Each row that cannot be used is listed with its
-reason in skipped.parquet.
+and, if you like, id, sample_id or conversation_id. Other names: --columns messages=chat,id=uuid.
+Each row that is left out is listed with its reason in skipped.parquet. More in docs/data.md.
 
 """
 _RUN_HELP = f"""\

@@ -13,7 +13,8 @@ import msgspec
 
 from producer.rows import Conversation, Message, RowError, kind_of
 
-_ROLES = {
+#: Every spelling of a role, in lower case, and what templates call it.
+ROLES = {
     **dict.fromkeys(("system", "developer"), "system"),
     **dict.fromkeys(("user", "human", "prompter", "client"), "user"),
     **dict.fromkeys(
@@ -96,7 +97,7 @@ def _message(where: str, raw: Any) -> Message:
     spelled = raw["role"] if raw.get("role") is not None else raw.get("from")
     if not isinstance(spelled, str):
         raise RowError(f"{where} has no role: neither role nor from is there as text")
-    role = _ROLES.get(spelled.strip().lower())
+    role = ROLES.get(spelled.strip().lower())
     if role is None:
         raise RowError(f"{where} has the unknown role {spelled[:40]!r}")
     content = _content_text(where, raw["content"] if raw.get("content") is not None else raw.get("value"))

@@ -229,7 +229,8 @@ class DataSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     data: Annotated[
         str,
         Meta(
-            description="JSON lines, plain or gzip, by path or pattern, with messages, conversations, input_ids or text",
+            description="rows: a file, pattern or folder, s3://bucket/key, - for standard input, or a dataset of the hub; "
+            "JSON lines, JSON arrays, Parquet or Arrow",
             extra={"required": True},
         ),
     ] = ""

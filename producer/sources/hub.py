@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import HfApi, hf_hub_download, snapshot_download
+from huggingface_hub.errors import HfHubHTTPError
 
-from common.hub import hub_error, quiet_libraries
+from common.hub import hub_error, quiet_hub
 from hiddenfeed.errors import ConfigError
 from producer.sources.files import DataFile, LocalFile
 from producer.sources.folder import Say, files_of_rows, is_rows, natural
 from producer.sources.pattern import translate
 
 _URL = re.compile(r"hf://datasets/(?P<name>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[^/]+))?(/(?P<pattern>.+))?")
-#: What the hub's client raises, beside the network's own errors.
-_FAILURES = (OSError, ValueError)
+#: What the hub's client raises, and the HTTP library below it, which is one or another by version.
+_FAILURES: tuple[type[Exception], ...] = (OSError, ValueError, HfHubHTTPError.__bases__[0])
 _TRAIN = re.compile(r"(^|[/._-])train([/._-]|$)")
 
 
@@ -32,7 +33,7 @@ def find_on_hub(url: str, say: Say) -> list[DataFile]:
         raise ConfigError(
             f"--data {url}: write hf://datasets/NAME, hf://datasets/NAME@REVISION or …/NAME/PATTERN"
         )
-    quiet_libraries()
+    quiet_hub()
     name, revision, pattern = asked["name"], asked["revision"], asked["pattern"]
     say(f"looking for dataset {name} on the hub and in the local cache")
     try:

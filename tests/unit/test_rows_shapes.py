@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import re
+from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
 from hiddenfeed.errors import ConfigError
-from producer.columns import Columns, canonical_columns, choose_columns
+from producer.columns import SPELLINGS, Columns, canonical_columns, choose_columns
 from producer.parse_row import content_of, parse_row, sample_id_of
-from producer.rows import Conversation, RawRow, RowError, SkippedRow, SourceRow, Text, Tokens
+from producer.rows import Cause, Conversation, RawRow, RowError, SkippedRow, SourceRow, Text, Tokens
+from producer.turns import ROLES
 
 USER = {"role": "user", "content": "hi"}
 BOT = {"role": "assistant", "content": "hello"}
@@ -297,3 +300,13 @@ def test_a_row_is_read_from_bytes_or_from_a_record() -> None:
     assert refused == SkippedRow("f", 5, None, "unreadable")
     nameless = parse_row(RawRow("f", 5, "row 5", {"id": "a", "text": 3}), AUTO)
     assert nameless == SkippedRow("f", 5, "a", "text is a number, not text")
+
+
+def test_the_page_about_data_has_every_column_role_and_filter() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+    for what, names in SPELLINGS.items():
+        assert what == "id" or f"`{what}`" in page
+        assert all(f"`{name}`" in page for name in names)
+    for role in ROLES:
+        assert re.search(rf"\b{re.escape(role)}\b", page), role
+    assert all(f"| {cause} |" in page for cause in get_args(Cause))

@@ -344,3 +344,7 @@ def test_a_dataset_of_the_hub_is_fetched_at_its_commit_and_found_again_without_i
     assert "from the local cache, which may lack files: 1 files" in again[-1]
     assert unknown[0] == "ConfigError"
     assert "HF_HUB_OFFLINE forbids asking the hub" in unknown[1]
+    cached, away = ask("org/chats", "org/unknown", HF_ENDPOINT="http://127.0.0.1:9")
+    assert cached[0] == ["data/train.jsonl", '{"text": "a"}\n']
+    assert away[0] == "TransientError"
+    assert "is not in the local cache and the hub cannot be reached" in away[1]
