@@ -22,6 +22,8 @@ from hiddenfeed.layout import check_run_id
 FINE_SECONDS, COARSE_SECONDS = 10.0, 120.0
 _FINE_POINTS, _COARSE_POINTS = 360, 2160
 _TTL_SECONDS = 7 * 24 * 3600
+#: Writers' names start with one of these. A monitor, which sees the spool, takes over from a producer.
+MONITOR, PRODUCER = "monitor", "producer"
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -86,11 +88,13 @@ def point_of(
     )
 
 
-#: KEYS: fine, coarse, turn. ARGV: writer, turn in ms, now, point, fine seconds, coarse seconds, points of each, ttl.
+#: KEYS: fine, coarse, turn. ARGV: writer, turn in ms, now, point, fine seconds, coarse seconds, points of each, ttl,
+#: start of the names that give way to this writer.
 #: Appends where the last point is old enough, if the turn is the writer's; returns how many lists it wrote.
 _WRITE = """
 local holder = redis.call('GET', KEYS[3])
-if holder and holder ~= ARGV[1] then return 0 end
+local gives_way = ARGV[10] ~= '' and holder and string.sub(holder, 1, #ARGV[10]) == ARGV[10]
+if holder and holder ~= ARGV[1] and not gives_way then return 0 end
 redis.call('SET', KEYS[3], ARGV[1], 'PX', ARGV[2])
 local written = 0
 for i = 1, 2 do
@@ -110,6 +114,8 @@ return written
 def write_point(client: redis.Redis, run_id: str, writer: str, point: Point) -> int:
     """Append the point if it is time for one and nobody else is writing; returns to how many lists.
 
+    `writer` is a name that starts with MONITOR or PRODUCER and that nobody else has.
+
     Raises the client's errors.
     """
     keys = _keys(run_id)
@@ -124,6 +130,7 @@ def write_point(client: redis.Redis, run_id: str, writer: str, point: Point) -> 
         _FINE_POINTS,
         _COARSE_POINTS,
         _TTL_SECONDS,
+        PRODUCER if writer.startswith(MONITOR) else "",
     ]
     return int(client.eval(_WRITE, len(keys), *keys, *arguments))
 

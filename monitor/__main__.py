@@ -24,7 +24,7 @@ from common.settings.declaration import ENVIRONMENT_PREFIX
 from common.settings.resolve import Resolved
 from hiddenfeed.errors import ConfigError
 from hiddenfeed.options import StoreOptions
-from monitor.bootstrap import snapshot_reader
+from monitor.bootstrap import Wired, page_of, wire
 from monitor.terminal import render
 from monitor.views import Snapshot
 
@@ -48,7 +48,9 @@ def main(arguments: list[str]) -> int:
         "--once", action="store_true", help="look once and print it; what happens without any of these"
     )
     faces.add_argument("--watch", action="store_true", help="look again and again")
-    faces.add_argument("--serve", action="store_true", help="serve a page, /snapshot.json and /healthz")
+    faces.add_argument(
+        "--serve", action="store_true", help="serve the live page, /snapshot.json, /metrics and /healthz"
+    )
     command.parser.add_argument("--json", action="store_true", help="print JSON, one object per look")
     # There is something to see without a store: what Redis knows.
     if not os.environ.get(f"{ENVIRONMENT_PREFIX}STORE"):
@@ -57,11 +59,12 @@ def main(arguments: list[str]) -> int:
 
 
 def _run(settings: Resolved, parsed: argparse.Namespace) -> int:
-    read = snapshot_reader(settings)
+    wired = wire(settings)
+    read = wired.read
     monitor = settings.group(MonitorSettings)
     show = _json if parsed.json else render
     if parsed.serve:
-        return _serve(read, monitor)
+        return _serve(wired, monitor)
     if parsed.watch:
         return _watch(read, show, monitor.refresh_seconds)
     snapshot = read()
@@ -86,20 +89,19 @@ def _watch(read: Callable[[], Snapshot], show: Callable[[Snapshot], str], refres
     return 0
 
 
-def _serve(read: Callable[[], Snapshot], monitor: MonitorSettings) -> int:
+def _serve(wired: Wired, monitor: MonitorSettings) -> int:
     """Serve the page until interrupted; raises ConfigError if the address is taken or not ours."""
     import uvicorn
 
-    from monitor.web import make_app
-
+    app, recorder = page_of(wired, monitor)
     listener = _listen(monitor.monitor_host, monitor.monitor_port)
     host, port = listener.getsockname()[:2]
     print(f"monitor: http://{host}:{port}/", flush=True)
-    app = make_app(read, monitor.refresh_seconds)
     configuration = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=3)
     # uvicorn ends on a signal and then raises it again, for whoever listened before: that is us, content.
     _stop_signals()
-    uvicorn.Server(configuration).run(sockets=[listener])
+    with recorder:
+        uvicorn.Server(configuration).run(sockets=[listener])
     return 0
 
 

@@ -1,54 +1,71 @@
-"""The snapshot as a plain page that renews itself, as JSON, and as a health answer."""
+"""The page and what stands behind it: live events, history, JSON, metrics, health, and changes for whoever has the token."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from html import escape
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
 
+import anyio
+import anyio.to_thread
 import msgspec
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
-from starlette.routing import Route
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
 
-from hiddenfeed.words import count_text, size_rate_text, size_text
+from common.history import Rates
+from hiddenfeed.errors import HiddenfeedError
+from monitor.control import Control, settings_offered
+from monitor.plain import render_plain
 from monitor.prometheus import CONTENT_TYPE_LATEST, exposition
-from monitor.views import FailureView, RunView, Snapshot, proof_note, time_left_text, unknown_note
-from monitor.words import ago, rate, share
+from monitor.views import Snapshot
 
 #: A snapshot serves all who ask within this time, so that many open pages cost Redis no more than one.
 _KEPT_SECONDS = 0.5
+#: And in a large fleet for so long per process, which keeps the share of Redis's time below one in a hundred.
+_KEPT_SECONDS_PER_PROCESS = 0.002
+#: Pages that are told at a time, and the most that a change may say.
+_MOST_PAGES, _MOST_BYTES = 100, 4096
+_FOLDER = Path(__file__).parent / "page"
+_PAGE = Template((_FOLDER / "index.html").read_text(encoding="utf-8"))
 _HEADERS = {
     "Cache-Control": "no-store",
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'",
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' data:; form-action 'none'; frame-ancestors 'none'; base-uri 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
-_STYLE = """
-:root { color-scheme: light dark; font: 15px/1.45 system-ui, sans-serif; }
-body { max-width: 70rem; margin: 1.5rem auto; padding: 0 1rem; }
-h1 { font-size: 1.3rem; } h2 { font-size: 1.1rem; margin: 1.6rem 0 .4rem; overflow-wrap: anywhere; }
-.problem { border-left: .3rem solid #c62828; padding: .3rem .7rem; margin: .4rem 0; overflow-wrap: anywhere; }
-.state { font-weight: normal; border: 1px solid; border-radius: 1rem; padding: .05rem .6rem; font-size: .85rem; }
-progress { width: 100%; height: 1.1rem; accent-color: #2e7d32; }
-.wide { overflow-x: auto; } table { border-collapse: collapse; }
-th, td { padding: .2rem .9rem .2rem 0; text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
-th:first-child, td:first-child { text-align: left; } th { font-weight: 600; border-bottom: 1px solid; }
-.quiet { opacity: .75; }
-"""
 
 
-def make_app(read: Callable[[], Snapshot], refresh_seconds: float) -> Starlette:
-    """The page's application; `read` takes a snapshot and may block, raising nothing."""
-    current = _Current(read)
+@dataclass(frozen=True)
+class Dashboard:
+    """Where rq-dashboard is."""
+
+    url: str
+    port: int
+
+
+def make_app(
+    current: Current,
+    refresh_seconds: float,
+    *,
+    history: Callable[[str], list[Rates]] | None = None,
+    control: Control | None = None,
+    dashboard: Dashboard | None = None,
+) -> Starlette:
+    """The application; `history` gives what happened to a run over time and may raise HiddenfeedError."""
+    pages = _Pages(current, refresh_seconds)
 
     def page(_: Request) -> Response:
-        return HTMLResponse(render_page(current.get(), refresh_seconds), headers=_HEADERS)
+        return _html(render_page(current.get(), refresh_seconds))
 
     def document(_: Request) -> Response:
-        return Response(msgspec.json.encode(current.get()), media_type="application/json", headers=_HEADERS)
+        return _json(current.get())
 
     def health(_: Request) -> Response:
         error = current.get().redis_error
@@ -58,161 +75,112 @@ def make_app(read: Callable[[], Snapshot], refresh_seconds: float) -> Starlette:
     def metrics(_: Request) -> Response:
         return Response(exposition(current.get()), media_type=CONTENT_TYPE_LATEST, headers=_HEADERS)
 
+    def past(request: Request) -> Response:
+        try:
+            return _json(history(request.query_params.get("run", "")) if history else [])
+        except HiddenfeedError as error:
+            return JSONResponse({"message": str(error)}, status_code=503, headers=_HEADERS)
+
+    def controls(_: Request) -> Response:
+        offered = {
+            "enabled": control is not None and control.enabled,
+            "settings": settings_offered(),
+            "dashboard_url": dashboard.url if dashboard else "",
+            "dashboard_port": dashboard.port if dashboard else 0,
+        }
+        return JSONResponse(offered, headers=_HEADERS)
+
+    async def change(request: Request) -> Response:
+        body = b""
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > _MOST_BYTES:
+                return JSONResponse({"message": "This is too long."}, status_code=413, headers=_HEADERS)
+        if control is None:
+            return JSONResponse({"message": "This monitor only shows."}, status_code=403, headers=_HEADERS)
+        given = request.headers.get("Authorization", "")
+        answered = await anyio.to_thread.run_sync(control.apply, given, body)
+        return JSONResponse({"message": answered.message}, status_code=answered.status, headers=_HEADERS)
+
     return Starlette(
         routes=[
             Route("/", page),
+            Route("/events", pages.respond),
             Route("/snapshot.json", document),
+            Route("/history.json", past),
             Route("/healthz", health),
             Route("/metrics", metrics),
+            Route("/controls.json", controls),
+            Route("/control", change, methods=["POST"]),
+            Mount("/assets", _Assets(directory=_FOLDER)),
         ]
     )
 
 
-class _Current:
+def render_page(snapshot: Snapshot, refresh_seconds: float) -> str:
+    """The page as it is first served: readable as it is, and taken over by its script."""
+    # No faster than once a second: a page that is being read should not jump.
+    return _PAGE.substitute(plain=render_plain(snapshot), refresh=max(1, round(refresh_seconds)))
+
+
+class Current:
     """The latest snapshot, taken anew when it is too old. For several threads."""
 
     def __init__(self, read: Callable[[], Snapshot]) -> None:
+        """`read` takes a snapshot and may block, raising nothing."""
         self._read, self._lock = read, threading.Lock()
         self._snapshot: Snapshot | None = None
         self._taken = 0.0
 
     def get(self) -> Snapshot:
-        """A snapshot that is at most half a second old."""
+        """A snapshot that is at most half a second old, or a little more in a large fleet."""
         with self._lock:
-            if self._snapshot is None or time.monotonic() - self._taken > _KEPT_SECONDS:
+            if self._snapshot is None or time.monotonic() - self._taken > kept_seconds(self._snapshot):
                 self._snapshot, self._taken = self._read(), time.monotonic()
             return self._snapshot
 
 
-def render_page(snapshot: Snapshot, refresh_seconds: float) -> str:
-    """The page; every text is escaped, whoever wrote it into Redis."""
-    clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(snapshot.at))
-    parts = [f'<p class="problem" role="alert">{escape(problem)}</p>' for problem in snapshot.problems]
-    if not snapshot.runs and not snapshot.problems:
-        parts.append("<p>No runs yet.</p>")
-    if note := unknown_note(snapshot):
-        parts.append(f'<p class="quiet">{escape(note)}</p>')
-    parts += [_run(run, proof_note(run, snapshot)) for run in snapshot.runs]
-    parts.append(_host(snapshot))
-    store = f", store {escape(snapshot.store)}" if snapshot.store else ""
-    # No faster than once a second: a page that is being read should not jump.
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>hiddenfeed</title>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta http-equiv="refresh" content="{max(1, round(refresh_seconds))}"><style>{_STYLE}</style></head>'
-        f'<body><main><h1>hiddenfeed</h1><p class="quiet">{clock}{store}</p>{"".join(parts)}</main></body></html>'
-    )
+def kept_seconds(snapshot: Snapshot) -> float:
+    """How long a snapshot serves."""
+    return max(_KEPT_SECONDS, _KEPT_SECONDS_PER_PROCESS * len(snapshot.processes))
 
 
-def _run(run: RunView, proof: str) -> str:
-    left = f", {text}" if (text := time_left_text(run)) else ""
-    parts = [
-        f'<section><h2>{escape(run.run_id)} <span class="state">{escape(run.state)}'
-        f"{f', {proof}' if proof else ''}</span></h2>",
-        f'<progress max="1" value="{run.done:.4f}" aria-label="share of tokens stored">{share(run.done)}</progress>',
-        f"<p>{share(run.done)}: {run.batches:,} of {count_text(run.batches_total, 'batch', 'batches')}, {run.samples:,} of "
-        f"{count_text(run.samples_total, 'sample')}, {run.tokens:,} of {count_text(run.tokens_total, 'token')}, {size_text(run.size_bytes)} stored.<br>"
-        f"{rate(run.tokens_per_second, 'tokens')}, {rate(run.samples_per_second, 'samples')}{left}.<br>"
-        f"Batches: {run.queued:,} queued, {run.started:,} started, {run.retrying:,} to be tried again, "
-        f'{run.failed:,} failed.<br><span class="quiet">Model {escape(run.model)}</span></p>',
-    ]
-    if run.workers:
-        parts.append(
-            _table(
-                (
-                    "GPU worker",
-                    "device",
-                    "batches",
-                    "rate",
-                    "read",
-                    "forward",
-                    "stall",
-                    "write",
-                    "padding",
-                    "last",
-                ),
-                (
-                    (
-                        worker.worker,
-                        worker.device,
-                        f"{worker.batches:,}",
-                        rate(worker.tokens_per_second, "tokens"),
-                        *(share(worker.stages[stage]) for stage in ("read", "forward", "stall", "write")),
-                        f"{worker.padding:.1%}",
-                        ago(worker.last_seconds_ago),
-                    )
-                    for worker in run.workers
-                ),
-            )
-        )
-    if run.uploaders:
-        parts.append(
-            _table(
-                ("uploader", "files", "size", "rate", "each file", "duplicates", "last"),
-                (
-                    (
-                        uploader.uploader,
-                        f"{uploader.files:,}",
-                        size_text(uploader.size_bytes),
-                        size_rate_text(uploader.bytes_per_second),
-                        size_rate_text(uploader.transfer_bytes_per_second),
-                        f"{uploader.duplicates:,}",
-                        ago(uploader.last_seconds_ago),
-                    )
-                    for uploader in run.uploaders
-                ),
-            )
-        )
-    return "".join([*parts, _failures(run.failures), "</section>"])
+class _Pages:
+    """Those who are told of every new snapshot."""
+
+    def __init__(self, current: Current, refresh_seconds: float) -> None:
+        self._current, self._refresh_seconds = current, refresh_seconds
+        self._open = 0
+
+    async def respond(self, _: Request) -> Response:
+        """A stream of server-sent events, one per snapshot."""
+        if self._open >= _MOST_PAGES:
+            return JSONResponse({"message": "Too many pages are open."}, status_code=503, headers=_HEADERS)
+        return StreamingResponse(self._events(), media_type="text/event-stream", headers=_HEADERS)
+
+    async def _events(self) -> AsyncIterator[bytes]:
+        self._open += 1
+        try:
+            while True:
+                snapshot = await anyio.to_thread.run_sync(self._current.get)
+                yield b"event: snapshot\ndata: " + msgspec.json.encode(snapshot) + b"\n\n"
+                await anyio.sleep(max(self._refresh_seconds, kept_seconds(snapshot)))
+        finally:
+            self._open -= 1
 
 
-def _host(snapshot: Snapshot) -> str:
-    parts = ["<section><h2>Uploads and processes</h2>"]
-    parts += [
-        f"<p>{escape(queue.name)}: {count_text(queue.queued, 'file')} queued, {queue.started:,} on their way, "
-        f"{queue.retrying:,} to be tried again, {queue.failed:,} failed.</p>{_failures(queue.failures)}"
-        for queue in snapshot.uploads
-    ]
-    if snapshot.spool:
-        spool = snapshot.spool
-        parts.append(
-            f"<p>Spool {escape(spool.name)}: {count_text(spool.files, 'file')}, {size_text(spool.size_bytes)}, "
-            f"{size_text(spool.part_bytes)} being written, {share(spool.used)} of {size_text(spool.cap_bytes)}; "
-            f"{size_text(spool.disk_free_bytes)} free on disk.</p>"
-        )
-    if snapshot.processes:
-        parts.append(
-            _table(
-                ("process", "state", "jobs", "slots", "done", "failed", "seen", "waits for"),
-                (
-                    (
-                        process.name,
-                        process.state,
-                        f"{process.running:,}",
-                        f"{process.slots:,}",
-                        f"{process.finished:,}",
-                        f"{process.failed:,}",
-                        ago(process.heartbeat_seconds_ago),
-                        process.waits_for,
-                    )
-                    for process in snapshot.processes
-                ),
-            )
-        )
-    return "".join([*parts, "</section>"])
+class _Assets(StaticFiles):
+    """The page's files, with the page's headers; a browser asks each time whether they are still the same."""
+
+    def file_response(self, *args: object, **kwargs: object) -> Response:
+        response = super().file_response(*args, **kwargs)  # type: ignore[arg-type]
+        response.headers.update({**_HEADERS, "Cache-Control": "no-cache"})
+        return response
 
 
-def _failures(failures: Sequence[FailureView]) -> str:
-    if not failures:
-        return ""
-    items = "".join(
-        f"<li>{escape(failure.description or failure.job_id)}: {escape(failure.error)}</li>"
-        for failure in failures
-    )
-    return f"<ul>{items}</ul>"
+def _html(text: str) -> Response:
+    return HTMLResponse(text, headers=_HEADERS)
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    top = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+def _json(value: object) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json", headers=_HEADERS)

@@ -358,6 +358,20 @@ class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     refresh_seconds: Annotated[
         float, Meta(gt=0, description="how often the live view is renewed", extra={"unit": "s"})
     ] = 1.0
+    monitor_token: Annotated[
+        str | None,
+        Meta(
+            description="whoever has it may pause runs and change live settings from the page; nobody when not set",
+            extra={"secret": True},
+        ),
+    ] = None
+    dashboard_url: Annotated[
+        str,
+        Meta(
+            pattern="^(https?://.*)?$",
+            description="where people reach rq-dashboard, for the page's link; port 9181 of the page's host when not set",
+        ),
+    ] = ""
 
 
 class HomeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -18,6 +18,7 @@ import msgspec
 import pytest
 import redis
 
+from common.history import read_history
 from common.messages import BatchReport, ExtractBatch, UploadFile, UploadReceipt
 from common.queues import (
     JobRequest,
@@ -121,6 +122,18 @@ def _get(url: str) -> tuple[int, str]:
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read().decode()
+
+
+def _change(url: str, change: dict[str, str], token: str) -> tuple[int, str]:
+    request = urllib.request.Request(
+        f"{url}control", msgspec.json.encode(change), {"Authorization": f"Bearer {token}"}, method="POST"
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=10) as reply:
+            return reply.status, msgspec.json.decode(reply.read())["message"]
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, msgspec.json.decode(error.read())["message"]
 
 
 def _served(process: subprocess.Popen[str]) -> str:
@@ -242,6 +255,51 @@ def test_page_json_and_health_follow_redis_away_and_back(private_redis: Callable
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=30)
         assert process.returncode == 0
+
+
+def test_page_is_told_live_writes_history_and_changes_what_the_token_allows(
+    seen_run: redis.Redis, redis_url: str
+) -> None:
+    with _monitor(
+        redis_url,
+        "--serve",
+        "--monitor-port",
+        "0",
+        "--refresh-seconds",
+        "0.1",
+        "--monitor-token",
+        "let-me-in",
+    ) as process:
+        url = _served(process)
+        with urllib.request.urlopen(f"{url}events", timeout=10) as stream:
+            assert stream.headers["Content-Type"].startswith("text/event-stream")
+            assert stream.readline() == b"event: snapshot\n"
+            told = msgspec.json.decode(stream.readline().removeprefix(b"data: "), type=Snapshot)
+            assert (told.runs[0].batches, told.runs[0].state) == (2, "running")
+
+            assert _change(url, {"action": "pause", "run": RUN}, "wrong")[0] == 401
+            assert _change(url, {"action": "pause", "run": RUN}, "let-me-in") == (200, f"{RUN} is paused.")
+            assert wait_until(lambda: b'"state":"paused"' in stream.readline(), 10)
+        assert _change(url, {"action": "resume", "run": RUN}, "let-me-in") == (200, f"{RUN} is active.")
+        assert (
+            _change(url, {"action": "set", "name": "upload_parallelism", "value": "7"}, "let-me-in")[0] == 200
+        )
+        assert seen_run.hget("hiddenfeed:live", "upload_parallelism") == b"7"
+        assert _change(url, {"action": "set", "name": "redis_url", "value": "x"}, "let-me-in")[0] == 400
+        assert _change(url, {"action": "clear", "name": "upload_parallelism"}, "let-me-in")[0] == 200
+        assert seen_run.hget("hiddenfeed:live", "upload_parallelism") is None
+        (point,) = read_history(seen_run, RUN)
+        assert (point.batches, point.backlog, point.queued) == (2, 1, 1)
+        process.send_signal(signal.SIGTERM)
+        text, _ = process.communicate(timeout=30)
+        assert process.returncode == 0
+        assert "Traceback" not in text
+
+
+def test_weak_token_is_refused_and_not_shown(redis_url: str) -> None:
+    with _monitor(redis_url, "--serve", "--monitor-port", "0", "--monitor-token", "secret") as process:
+        text, _ = process.communicate(timeout=30)
+    assert (process.returncode, "too short" in text, "secret" in text) == (2, True, False)
 
 
 def test_taken_port_is_named(redis_url: str, redis_server: RedisServer) -> None:

@@ -11,10 +11,10 @@ from common.spool import SpoolUsage
 from common.worker.presence import WorkerInfo
 from monitor import words
 from monitor.facts import Facts, QueueFacts, RunFacts
+from monitor.plain import render_plain
 from monitor.snapshot import take_snapshot
 from monitor.terminal import render
 from monitor.views import RunView, Snapshot
-from monitor.web import render_page
 
 NOW = 1_000_000.0
 LEASE = 45.0
@@ -201,18 +201,18 @@ def test_nothing_at_all_is_shown_plainly() -> None:
     snapshot = _look()
     assert not snapshot.problems
     assert "no runs yet" in render(snapshot)
-    assert "No runs yet" in render_page(snapshot, 1)
+    assert "No runs yet" in render_plain(snapshot)
 
 
 def test_what_could_not_be_seen_is_marked_everywhere() -> None:
     run = _run(_progress(10), state="complete")
     away = _look(run, store="s3://b/p", store_error="bucket 'b' does not exist at e", exit_code=2)
     assert (away.problems, away.exit_code) == (("bucket 'b' does not exist at e",), 2)
-    for shown in (render(away), render_page(away, 1)):
+    for shown in (render(away), render_plain(away)):
         assert "Proofs are unknown: the store could not be read." in shown
         assert "complete, whether it is proved is unknown" in shown.replace("</span>", "")
     blind = _look(redis_error="Redis at h:1 is not there", exit_code=75)
-    for shown in (render(blind), render_page(blind, 1)):
+    for shown in (render(blind), render_plain(blind)):
         assert "Runs, queues and processes are unknown: Redis could not be read." in shown
 
 
@@ -244,7 +244,7 @@ def test_texts_from_redis_command_neither_browser_nor_terminal() -> None:
         store=EVIL,
         redis_error=EVIL,
     )
-    page, text = render_page(snapshot, 1), render(snapshot)
+    page, text = render_plain(snapshot), render(snapshot)
     assert "<script" not in page
     assert page.count("&lt;script&gt;") >= 12
     assert all(line.isprintable() for line in text.splitlines())

@@ -1,0 +1,160 @@
+"""The page's server: what it serves, what it allows a browser, and whom it lets change things."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import msgspec
+import pytest
+import redis
+from starlette.testclient import TestClient
+
+from common.history import rates_of
+from hiddenfeed.errors import TransientError
+from monitor import web
+from monitor.control import Control
+from monitor.snapshot import take_snapshot
+from monitor.views import Snapshot
+from monitor.web import Current, kept_seconds, make_app
+from tests.monitor_scene import NOW, RUN, points, scene, worker
+
+TOKEN = "correct-horse"
+PAGE = Path(web.__file__).parent / "page"
+
+
+def _snapshot() -> Snapshot:
+    return take_snapshot(scene(), NOW)
+
+
+def _client(**more: object) -> TestClient:
+    return TestClient(make_app(Current(_snapshot), 1.0, **more))  # type: ignore[arg-type]
+
+
+class _Markup(HTMLParser):
+    """Collects what a strict policy would refuse, and ids."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused: list[str] = []
+        self.ids: list[str] = []
+        self.labelled: set[str] = set()
+        self.fields: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.refused += [f"{tag} {name}" for name in given if name == "style" or name.startswith("on")]
+        if (tag == "script" and "src" not in given) or tag == "style":
+            self.refused.append(tag)
+        self.ids += [given["id"] or ""] if "id" in given else []
+        if tag == "label":
+            self.labelled.add(given.get("for") or "")
+        if tag in ("input", "select"):
+            self.fields.append(given.get("id") or "")
+
+
+def test_page_is_readable_without_its_script_and_keeps_its_own_policy() -> None:
+    reply = _client().get("/")
+    assert RUN in reply.text
+    assert "Is every GPU busy?" in reply.text
+    policy = reply.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    markup = _Markup()
+    markup.feed(reply.text)
+    assert markup.refused == []
+    assert len(markup.ids) == len(set(markup.ids))
+    assert set(markup.fields) <= markup.labelled
+
+
+def test_script_asks_for_ids_that_the_page_has_and_never_sets_markup() -> None:
+    script = "".join((PAGE / name).read_text() for name in ("page.js", "chart.js", "words.js"))
+    asked = set(re.findall(r'byId\("([^"]+)"\)', script)) | set(
+        re.findall(r'\b(?:part|table)\("([^"]+)"', script)
+    )
+    markup = _Markup()
+    markup.feed((PAGE / "index.html").read_text())
+    assert asked <= set(markup.ids)
+    assert not re.search(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|https?://(?!www\.w3\.org)", script
+    )
+
+
+def test_assets_are_served_with_the_policy_and_nothing_else_is() -> None:
+    client = _client()
+    for name, kind in (("page.js", "javascript"), ("chart.js", "javascript"), ("page.css", "css")):
+        reply = client.get(f"/assets/{name}")
+        assert kind in reply.headers["content-type"]
+        assert reply.headers["x-content-type-options"] == "nosniff"
+    assert client.get("/assets/../web.py").status_code == 404
+    assert client.get("/assets/%2e%2e/web.py").status_code == 404
+
+
+def test_history_is_what_happened_between_points() -> None:
+    asked = []
+
+    def history(run_id: str) -> object:
+        asked.append(run_id)
+        return rates_of(points())
+
+    rows = _client(history=history).get(f"/history.json?run={RUN}").json()
+    assert asked == [RUN]
+    assert len(rows) == 12
+    assert rows[0]["upload_bytes_per_second"] == 10**8
+
+    def away(run_id: str) -> object:
+        raise TransientError("Redis is not there")
+
+    reply = _client(history=away).get("/history.json?run=x")
+    assert (reply.status_code, reply.json()["message"]) == (503, "Redis is not there")
+
+
+def test_nothing_can_be_changed_without_a_token() -> None:
+    class NoRedis:
+        """Fails whoever touches it."""
+
+    control = Control(NoRedis(), None)  # type: ignore[arg-type]
+    client = _client(control=control)
+    assert client.get("/controls.json").json()["enabled"] is False
+    assert client.post("/control", json={"action": "pause", "run": RUN}).status_code == 403
+    guarded = _client(control=Control(NoRedis(), TOKEN))  # type: ignore[arg-type]
+    change = {"action": "pause", "run": RUN}
+    for header in (
+        {},
+        {"Authorization": "Bearer wrong"},
+        {"Authorization": TOKEN},
+        {"Authorization": "Bearer "},
+    ):
+        assert guarded.post("/control", json=change, headers=header).status_code == 401
+    authorised = {"Authorization": f"Bearer {TOKEN}"}
+    assert guarded.post("/control", content=b"x" * 5000, headers=authorised).status_code == 413
+    for body in (b"", b"[]", b'{"action": "forget"}', b'{"action": "pause", "more": 1}'):
+        assert guarded.post("/control", content=body, headers=authorised).status_code == 400
+    assert guarded.get("/control").status_code == 405
+
+
+def test_a_large_fleet_is_looked_at_less_often() -> None:
+    assert kept_seconds(_snapshot()) == 0.5
+    many = take_snapshot(scene(workers=tuple(worker(f"gpu_worker-{number}") for number in range(1000))), NOW)
+    assert kept_seconds(many) == pytest.approx(2.0)
+
+
+def test_many_who_ask_cost_one_look() -> None:
+    looks = []
+
+    def read() -> Snapshot:
+        looks.append(1)
+        return _snapshot()
+
+    client = TestClient(make_app(Current(read), 1.0))
+    replies = [client.get("/snapshot.json") for _ in range(5)]
+    assert len(looks) == 1
+    assert msgspec.json.decode(replies[-1].content, type=Snapshot).runs[0].run_id == RUN
+
+
+def test_redis_refusing_is_a_sentence(redis_client: redis.Redis) -> None:
+    control = Control(redis_client, TOKEN)
+    answered = control.apply(f"Bearer {TOKEN}", b'{"action":"pause","run":"nobody"}')
+    assert answered.status == 400
+    assert "there is no run 'nobody'" in answered.message
