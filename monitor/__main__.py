@@ -31,7 +31,6 @@ from monitor.views import Snapshot
 _GROUPS = (RedisSettings, StoreSettings, StoreOptions, SpoolSettings, QueueSettings, MonitorSettings)
 #: On something that is no terminal the live view is one block of lines this often at most.
 _PLAIN_SECONDS = 10.0
-_CLEAR = "\x1b[H\x1b[J"
 
 
 def main(arguments: list[str]) -> int:
@@ -66,7 +65,8 @@ def _run(settings: Resolved, parsed: argparse.Namespace) -> int:
     if parsed.serve:
         return _serve(wired, monitor)
     if parsed.watch:
-        return _watch(read, show, monitor.refresh_seconds)
+        live = sys.stdout.isatty() and not parsed.json
+        return _watch(read, show, monitor.refresh_seconds, live=live)
     snapshot = read()
     print(show(snapshot), flush=True)
     for error in filter(None, (snapshot.redis_error, snapshot.store_error)):
@@ -78,14 +78,19 @@ def _json(snapshot: Snapshot) -> str:
     return msgspec.json.encode(snapshot).decode()
 
 
-def _watch(read: Callable[[], Snapshot], show: Callable[[Snapshot], str], refresh_seconds: float) -> int:
-    """Look until interrupted."""
+def _watch(
+    read: Callable[[], Snapshot], show: Callable[[Snapshot], str], refresh_seconds: float, *, live: bool
+) -> int:
+    """Look until interrupted: a live view, or lines for whoever reads something that is no terminal."""
     stop = _stop_signals()
-    live = sys.stdout.isatty()
+    if live:
+        from monitor.live import watch
+
+        watch(read, refresh_seconds, stop)
+        return 0
     while not stop.is_set():
-        text = show(read())
-        print(f"{_CLEAR}{text}" if live else text, flush=True)
-        stop.wait(refresh_seconds if live else max(refresh_seconds, _PLAIN_SECONDS))
+        print(show(read()), flush=True)
+        stop.wait(refresh_seconds if show is _json else max(refresh_seconds, _PLAIN_SECONDS))
     return 0
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
-from hiddenfeed.words import count_text, size_rate_text, size_text
+from hiddenfeed.words import count_text, duration_text, size_rate_text, size_text
 from monitor.views import FailureView, RunView, Snapshot, proof_note, time_left_text, unknown_note
 from monitor.words import ago, rate, share
 
 _BAR_WIDTH = 24
+#: How a verdict is marked where there are no colours.
+VERDICTS = {"good": "+", "warn": "~", "bad": "!", "unknown": "?"}
 
 
 def render(snapshot: Snapshot) -> str:
@@ -22,6 +24,9 @@ def _lines(snapshot: Snapshot) -> Iterator[str]:
     yield printable(f"hiddenfeed at {clock}{f', store {snapshot.store}' if snapshot.store else ''}")
     for problem in snapshot.problems:
         yield printable(f"! {problem}")
+    if snapshot.runs:
+        for answer in snapshot.answers:
+            yield printable(f"{VERDICTS[answer.verdict]} {answer.question:24} {answer.text}")
     if note := unknown_note(snapshot):
         yield f"? {note}"
     if not snapshot.runs and not snapshot.problems:
@@ -48,25 +53,33 @@ def _run_lines(run: RunView, proof: str) -> Iterator[str]:
         yield from _table(
             (
                 "worker",
+                "state",
                 "device",
                 "batches",
                 "tokens/s",
+                "samples/s",
+                "busy",
                 "read",
                 "forward",
                 "stall",
                 "write",
                 "padding",
                 "last",
+                "batch",
             ),
             [
                 (
                     worker.worker,
+                    worker.state,
                     worker.device,
                     f"{worker.batches:,}",
                     rate(worker.tokens_per_second, "").removesuffix(" /s"),
+                    rate(worker.samples_per_second, "").removesuffix(" /s"),
+                    "-" if worker.busy is None else share(worker.busy),
                     *(share(worker.stages[stage]) for stage in ("read", "forward", "stall", "write")),
                     f"{worker.padding:.1%}",
                     ago(worker.last_seconds_ago),
+                    ", ".join(batches_of(worker.current)),
                 )
                 for worker in run.workers
             ],
@@ -99,9 +112,14 @@ def _host_lines(snapshot: Snapshot) -> Iterator[str]:
         yield from _failure_lines(queue.failures)
     if snapshot.spool:
         spool = snapshot.spool
+        when = ""
+        if spool.full_in_seconds is not None:
+            when = f"; full in {duration_text(spool.full_in_seconds)}"
+        elif spool.empty_in_seconds is not None and spool.files:
+            when = f"; empty in {duration_text(spool.empty_in_seconds)}"
         yield (
             f"spool {spool.name}: {count_text(spool.files, 'file')}, {size_text(spool.size_bytes)} and {size_text(spool.part_bytes)} being written, "
-            f"{share(spool.used)} of {size_text(spool.cap_bytes)}; {size_text(spool.disk_free_bytes)} free on disk"
+            f"{share(spool.used)} of {size_text(spool.cap_bytes)}; {size_text(spool.disk_free_bytes)} free on disk{when}"
         )
     if snapshot.processes:
         yield from _table(
@@ -136,6 +154,11 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
             *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
         ]
         yield "  " + "  ".join(cells)
+
+
+def batches_of(job_ids: Sequence[str]) -> list[str]:
+    """Batch numbers out of ids such as `extract-demo-000042`."""
+    return [job_id.rpartition("-")[2].lstrip("0") or "0" for job_id in job_ids]
 
 
 def printable(text: str) -> str:

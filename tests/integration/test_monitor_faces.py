@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -227,6 +228,30 @@ def test_watch_goes_on_until_it_is_told_to_end(seen_run: redis.Redis, redis_url:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=30)
         assert process.returncode == 0
+
+
+def test_watch_in_a_terminal_is_live_and_leaves_it_as_it_was(seen_run: redis.Redis, redis_url: str) -> None:
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "monitor", "--watch", "--redis-url", redis_url],
+        stdin=theirs, stdout=theirs, stderr=theirs,
+        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "150", "LINES": "50"},
+    )  # fmt: skip
+    os.close(theirs)
+    seen = b""
+    with process, os.fdopen(ours, "rb", buffering=0) as terminal:
+        while b"Is the disk filling?" not in seen:
+            seen += terminal.read(4096)
+        process.send_signal(signal.SIGTERM)
+        try:
+            while chunk := terminal.read(4096):
+                seen += chunk
+        except OSError:
+            pass  # the other end is closed: the process has ended
+    assert process.returncode == 0
+    # The alternate screen, entered and left.
+    assert (seen.count(b"\x1b[?1049h"), seen.count(b"\x1b[?1049l")) == (1, 1)
+    assert RUN.encode() in seen
 
 
 def test_page_json_and_health_follow_redis_away_and_back(private_redis: Callable[[], RedisServer]) -> None:

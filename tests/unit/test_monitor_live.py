@@ -1,0 +1,76 @@
+"""The live view: all five answers, cut to the window, with nothing from Redis taken for markup."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from common.queues import FailedJob, QueueCounts
+from monitor.facts import QueueFacts
+from monitor.live import view
+from monitor.snapshot import take_snapshot
+from monitor.views import Snapshot
+from tests.monitor_scene import NOW, QUEUE, scene, worker
+
+
+def _shown(snapshot: Snapshot, width: int = 160, height: int = 50) -> str:
+    console = Console(
+        file=io.StringIO(), width=width, height=height, force_terminal=True, color_system="standard"
+    )
+    with console.capture() as capture:
+        console.print(view(snapshot, height))
+    return capture.get()
+
+
+def _plain(text: str) -> str:
+    return "".join(
+        part.partition("m")[2] if index else part for index, part in enumerate(text.split("\x1b["))
+    )
+
+
+def test_answers_and_workers_are_shown() -> None:
+    text = _plain(_shown(take_snapshot(scene(), NOW)))
+    for question in (
+        "Is every GPU busy?",
+        "Is upload keeping up?",
+        "When will it be done?",
+        "What went wrong?",
+        "Is the disk filling?",
+    ):
+        assert question in text
+    assert "50.0%" in text
+    assert "extract batch 7" in text
+    (lane,) = [line for line in text.splitlines() if line.startswith("gpu_worker-h-1")]
+    assert "busy" in lane
+    assert "████████" in lane
+    assert " 101 " in lane
+
+
+def test_a_silent_worker_is_red() -> None:
+    facts = scene(workers=(worker("gpu_worker-h-1", last_heartbeat=NOW - 50), worker("gpu_worker-h-2")))
+    assert "\x1b[1;31msilent" in _shown(take_snapshot(facts, NOW))
+
+
+def test_a_large_fleet_fits_the_window_and_shows_first_what_needs_a_look() -> None:
+    many = [worker(f"gpu_worker-{number:03}") for number in range(300)]
+    many[250] = worker("gpu_worker-250", last_heartbeat=NOW - 50)
+    text = _plain(_shown(take_snapshot(scene(workers=tuple(many)), NOW), height=40))
+    assert len(text.splitlines()) <= 40
+    assert "gpu_worker-250" in text
+    assert "more" in text
+
+
+def test_texts_from_redis_are_no_markup_and_no_commands() -> None:
+    evil = "[red]x[/red]\x1b]0;owned\x07"
+    failed = (FailedJob(evil, evil, evil),)
+    upload = QueueFacts(name=f"upload-{evil}", counts=QueueCounts(failed=1), failed=failed)
+    facts = scene(
+        uploads=(upload,),
+        workers=(worker(evil, waiting=evil, running=0, queue=QUEUE),),
+        store=evil,
+        redis_error=evil,
+    )
+    text = _shown(take_snapshot(facts, NOW))
+    assert "\x1b]0" not in text
+    assert "[red]x[/red]" in text
