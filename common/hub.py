@@ -73,7 +73,8 @@ def quiet_libraries() -> None:
 
 def quiet_hub() -> None:
     """The same for the hub's client alone."""
-    from huggingface_hub.utils import disable_progress_bars, logging
+    from huggingface_hub.utils import logging
+    from huggingface_hub.utils.tqdm import disable_progress_bars
 
     disable_progress_bars()
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
