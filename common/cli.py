@@ -63,13 +63,19 @@ class Command:
                 for name, value, source in _as_a_process_sees_them(settings).table():
                     print(f"{name:32} {value:32} {source}")
                 return 0
-            return self.body(settings, parsed)
+            code = self.body(settings, parsed)
+            sys.stdout.flush()
+            return code
         except HiddenfeedError as error:
             print(f"error: {error}", file=sys.stderr)
             return error.exit_code
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)
             return 130
+        except BrokenPipeError:
+            # Whoever read us has seen enough; nothing more can be written, not even at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
 
 
 def dispatch(prog: str, summary: str, commands: Sequence[Command], arguments: Sequence[str]) -> int:

@@ -193,7 +193,7 @@ def proof_note(run: RunView, snapshot: Snapshot) -> str:
         return "proved"
     if snapshot.store_error:
         return "whether it is proved is unknown"
-    return "no proof in the store yet" if run.proved is False and run.state in ("complete", "proving") else ""
+    return "no proof in the store" if run.proved is False and run.state in ("complete", "proving") else ""
 
 
 def unknown_note(snapshot: Snapshot) -> str:

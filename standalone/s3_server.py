@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
 _READY_SECONDS = 60.0
-_STOP_SECONDS = 10.0
+#: What it has acknowledged is in its files by then; after a busy run it would wait long for clients that are gone.
+_STOP_SECONDS = 4.0
 _PORT_SECONDS = 2.0
 _PROBE_KEY = "hiddenfeed-probe"
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
 
 import pytest
 
 from common.cli import Command, dispatch
-from common.settings.catalogue import StoreSettings, UploadSettings
+from common.settings.catalogue import HomeSettings, StoreSettings, UploadSettings
 from common.settings.resolve import Resolved
 from hiddenfeed.errors import ConfigError, DataError, PermanentError, TransientError
 
@@ -37,6 +39,30 @@ def test_errors_become_one_line_and_an_exit_code(
 ) -> None:
     assert _command(error).run(["--store", "x"]) == code
     assert capsys.readouterr().err in ("error: no\n", "interrupted\n")
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    # In a process of its own: its stdout is put out of the way.
+    script = "import sys; from tests.unit.test_cli_shell import _command; sys.exit(_command().run(['--store', 'x']))"
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait()) == ("", 0)
+
+
+def test_a_commands_own_default_is_shown_and_used(capsys: pytest.CaptureFixture[str]) -> None:
+    def body(settings: Resolved, arguments: argparse.Namespace) -> int:
+        print(settings.group(HomeSettings).home, settings.sources["home"])
+        return 0
+
+    command = Command("thing go", "Go there.", [HomeSettings], body, defaults={"home": "demo"})
+    assert "(default demo;" in command.parser.format_help()
+    assert command.run([]) == 0
+    assert command.run(["--home", "x"]) == 0
+    assert capsys.readouterr().out == "demo default\nx flag --home\n"
 
 
 def test_a_body_gets_its_settings(capsys: pytest.CaptureFixture[str]) -> None:
