@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import glob
+import os
 import re
+import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+import msgspec
 
 from common.settings.catalogue import (
     DataSettings,
@@ -18,7 +23,9 @@ from common.settings.catalogue import (
 from common.settings.combinations import check_file_size, check_lease, check_lengths, check_names
 from common.settings.resolve import Resolved
 from common.spool import Spool
+from hiddenfeed.batch_layout import bytes_per_token
 from hiddenfeed.errors import ConfigError
+from hiddenfeed.run import RunDocument
 from hiddenfeed.words import size_text
 from standalone.errand import run_all
 from standalone.roles import Role, device_names
@@ -87,6 +94,36 @@ def needs_torch(resolved: Resolved) -> bool:
     """Whether somebody asked for what only torch can say is there. To ask costs seconds, so it is not always done."""
     given = any(resolved.sources[name] != "default" for name in _FOR_TORCH)
     return given or resolved.group(StandaloneSettings).devices is not None
+
+
+def named_devices(settings: StandaloneSettings, stop: StopRequest) -> StandaloneSettings:
+    """The same settings with `--devices all` spelled out; raises ConfigError if there are none, Interrupted if asked."""
+    if device_names(settings) != ["all"]:
+        return settings
+    command = [sys.executable, "-c", "import torch; print(torch.cuda.device_count())"]
+    (answer,) = run_all([(command, os.environ)], stop)
+    count = int(answer.output) if answer.code == 0 else 0
+    if not count:
+        raise ConfigError("--devices all: torch sees no CUDA device here")
+    return msgspec.structs.replace(settings, devices=",".join(map(str, range(count))))
+
+
+def disk_warning(document: RunDocument, place: Path) -> str:
+    """Why the run's files do not fit onto the disk of `place`, as a sentence; empty if they do."""
+    identity = document.identity
+    per_token = bytes_per_token(
+        taps=len(identity.taps),
+        hidden_size=document.hidden_size,
+        dtype=identity.dtype,
+        final=identity.final_state != "none",
+    )
+    needed, free = document.plan.tokens * per_token, shutil.disk_usage(place).free
+    if needed <= free:
+        return ""
+    return (
+        f"the run's files need {size_text(needed)}, and the disk of {place} has {size_text(free)} free: "
+        "it will stop and wait for room, so make some, or give --out"
+    )
 
 
 def check_workers(roles: Sequence[Role], stop: StopRequest) -> None:

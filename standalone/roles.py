@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,6 +11,8 @@ from common.settings.catalogue import HomeSettings, StandaloneSettings
 from common.settings.declaration import ENVIRONMENT_PREFIX, settings_of
 from common.settings.resolve import Resolved
 from hiddenfeed.errors import ConfigError
+
+_DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
 
 
 @dataclass(frozen=True)
@@ -40,13 +43,17 @@ def worker_roles(environ: Mapping[str, str], settings: StandaloneSettings, proce
 
 
 def device_names(settings: StandaloneSettings) -> list[str | None]:
-    """The devices of --devices, none if it was not given; raises ConfigError for a name that is missing."""
+    """The devices of --devices, none if it was not given; `all` alone is left as it is. Raises ConfigError."""
     if settings.devices is None:
         return []
-    names = [name.strip() for name in settings.devices.split(",")]
-    if not all(names):
+    words = [word.strip() for word in settings.devices.split(",")]
+    names = [f"cuda:{word}" if word.isdecimal() else word for word in words]
+    if names == ["all"]:
+        return ["all"]
+    wrong = [word for word, name in zip(words, names, strict=True) if not _DEVICE.fullmatch(name)]
+    if wrong:
         raise ConfigError(
-            f"--devices {settings.devices!r}: give names with commas between them, e.g. cuda:0,cuda:1"
+            f"--devices {settings.devices!r}: {wrong[0]!r} is not a number, cuda:N or cpu, nor is it all of them"
         )
     return [*names]
 

@@ -62,6 +62,7 @@ class Runner:
         self._supervisor = Supervisor(home)
         self._pace = Pace()
         self._told: list[str] = []
+        self._settings = resolved.group(StandaloneSettings)
 
     def run(self) -> int:
         """Bring the run to its end; returns the exit code.
@@ -96,6 +97,7 @@ class Runner:
         if preflight.needs_torch(self.resolved):
             self.timeline.begin("checking devices")
             self.display.status("checking that the devices are there")
+            self._settings = preflight.named_devices(self._settings, self._stop)
             preflight.check_workers(self._worker_roles(environ), self._stop)
         self.timeline.begin("preparing")
         with make_client(surroundings.redis_settings) as client:
@@ -125,7 +127,7 @@ class Runner:
         return roles.role_environment(surroundings.environment(os.environ), settings)
 
     def _worker_roles(self, environ: dict[str, str]) -> list[roles.Role]:
-        return roles.worker_roles(environ, self.resolved.group(StandaloneSettings), os.cpu_count() or 1)
+        return roles.worker_roles(environ, self._settings, os.cpu_count() or 1)
 
     def _cache(self) -> Path:
         given = self.resolved.group(ExtractSettings).cache_dir
@@ -162,8 +164,8 @@ class Runner:
             self.display.status("  ".join(filter(None, parts)))
             return
         try:
-            if not self.worked and self._supervisor.running(_PRODUCER) and self._has_work():
-                self._start_workers(self.run_id, environ)
+            if not self.worked and self._supervisor.running(_PRODUCER):
+                self._begin_work(self.run_id, surroundings, environ)
             self.record = get_run(client, self.run_id) or self.record
             progress = read_progress(client, self.run_id)
             extract = queue_counts(client, extract_queue_name(self.run_id))
@@ -189,18 +191,22 @@ class Runner:
                 self._told.append(sentence)
                 self.display.say(f"  {sentence}")
 
-    def _has_work(self) -> bool:
-        """Whether the store lacks a batch of the run: if not, no model is loaded for it."""
-        assert self.run_id is not None
+    def _begin_work(self, run_id: str, surroundings: Surroundings, environ: dict[str, str]) -> None:
+        """Start the workers if the store lacks a batch of the run; if not, no model is loaded for it."""
         assert self._store is not None
-        return bool(completion_gaps(self._store, load_document(self._store, self.run_id)))
+        document = load_document(self._store, run_id)
+        if completion_gaps(self._store, document):
+            place = surroundings.disk
+            if place is not None and (warning := preflight.disk_warning(document, place)):
+                self.display.say(f"warning: {warning}")
+            self._start_workers(run_id, environ)
 
     def _start_workers(self, run_id: str, environ: dict[str, str]) -> None:
         """Start all who work on the run; the GPU workers on no other."""
         self.worked = True
         for role in self._worker_roles(environ | roles.setting_variables({"run": run_id})):
             self._supervisor.start(role)
-        for role in roles.uploader_roles(environ, self.resolved.group(StandaloneSettings).uploaders):
+        for role in roles.uploader_roles(environ, self._settings.uploaders):
             self._supervisor.start(role)
         self.display.say(f"run {run_id}")
         watch = f"{shown_python()} -m standalone exec --home {shown_path(self.home.path)} -- python -m monitor --watch"

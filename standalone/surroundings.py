@@ -121,6 +121,13 @@ class Surroundings:
         return self.places.store or _EMBEDDED_STORE
 
     @property
+    def disk(self) -> Path | None:
+        """Where on this machine the store keeps its objects; None for one that is elsewhere."""
+        if self.s3 is not None:
+            return self.home.path
+        return None if "://" in self.store_url else Path(self.store_url)
+
+    @property
     def options(self) -> StoreOptions:
         """How to reach the store."""
         return (

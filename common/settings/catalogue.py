@@ -397,7 +397,9 @@ class StandaloneSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     workers: Annotated[int, Meta(ge=1, le=64, description="GPU worker processes")] = 1
     devices: Annotated[
         str | None,
-        Meta(description="one GPU worker on each of these, e.g. cuda:0,cuda:1, in place of --workers"),
+        Meta(
+            description="one GPU worker on each of these: 0,1 or cuda:0,cuda:1 or all; in place of --workers"
+        ),
     ] = None
     redis_port: Annotated[
         int, Meta(ge=0, le=65535, description="port of the Redis server inside the home; 0 takes a free one")

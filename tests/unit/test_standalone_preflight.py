@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -20,9 +22,10 @@ from common.settings.catalogue import (
 from common.settings.resolve import Resolved, resolve
 from hiddenfeed.errors import ConfigError, TransientError
 from standalone import preflight
-from standalone.errand import run_all
-from standalone.roles import Role
+from standalone.errand import Answer, run_all
+from standalone.roles import Role, device_names
 from standalone.signals import Interrupted, StopRequest
+from tests.synthetic_run import synthetic_run
 
 GROUPS = (
     DataSettings,
@@ -49,7 +52,8 @@ def _resolved(tmp_path: Path, **changes: str) -> Resolved:
         ({"name": "a" * 61}, "at most 60"),
         ({"min_length": "9", "max_length": "8"}, "--min-length 9 is above --max-length 8"),
         ({"spool_cap_bytes": "1MiB"}, "--target-file-bytes of 512.0 MiB never fits into a spool"),
-        ({"devices": "cuda:0,,cuda:1"}, "give names with commas between them"),
+        ({"devices": "cuda:0,,cuda:1"}, "'' is not a number, cuda:N or cpu"),
+        ({"devices": "0,all"}, "'all' is not a number, cuda:N or cpu"),
         ({"run": "r"}, "--run is for GPU workers alone"),
         ({"chat_template": "/nowhere.jinja"}, "there is no file /nowhere.jinja"),
         ({"model_path": "/nowhere"}, "there is no folder /nowhere"),
@@ -98,6 +102,35 @@ def test_torch_is_asked_only_for_what_it_alone_knows(
     tmp_path: Path, changes: dict[str, str], asked: bool
 ) -> None:
     assert preflight.needs_torch(_resolved(tmp_path, **changes)) is asked
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [(None, []), ("0, 1", ["cuda:0", "cuda:1"]), ("cpu,cuda", ["cpu", "cuda"]), ("all", ["all"])],
+)
+def test_devices_have_names(given: str | None, names: list[str]) -> None:
+    assert device_names(StandaloneSettings(devices=given)) == names
+
+
+def test_all_devices_are_those_that_torch_sees(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "run_all", lambda commands, stop: [Answer(0, "2\n", "")])
+    spelled = preflight.named_devices(StandaloneSettings(devices="all"), StopRequest())
+    assert device_names(spelled) == ["cuda:0", "cuda:1"]
+    one = StandaloneSettings(devices="cuda:3")
+    assert preflight.named_devices(one, StopRequest()) is one
+    monkeypatch.setattr(preflight, "run_all", lambda commands, stop: [Answer(0, "0\n", "")])
+    with pytest.raises(ConfigError, match="torch sees no CUDA device"):
+        preflight.named_devices(StandaloneSettings(devices="all"), StopRequest())
+
+
+def test_a_run_that_does_not_fit_on_the_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    document = synthetic_run().document
+    assert preflight.disk_warning(document, tmp_path) == ""
+    monkeypatch.setattr("shutil.disk_usage", lambda place: SimpleNamespace(free=100))
+    assert re.match(
+        rf"the run's files need .* KiB, and the disk of {tmp_path} has 100 B free",
+        preflight.disk_warning(document, tmp_path),
+    )
 
 
 def _role(script: str) -> Role:
