@@ -25,7 +25,7 @@ _LOOK_SECONDS = 1.0
 def visited(home: Home) -> Iterator[Surroundings]:
     """The home's Redis and store, ready. Servers of the home end afterwards unless others use them."""
     if not home.path.is_dir():
-        raise ConfigError(f"there is no home {home.path}; give --home")
+        raise ConfigError(f"there is no home {home.path}: `demo` and `run` make one; give --home for another")
     surroundings = open_surroundings(home, recall(home))
     try:
         yield surroundings
@@ -78,7 +78,7 @@ def serve(home: Home, display: Display, monitor_arguments: Sequence[str]) -> int
 def stop_home(home: Home, display: Display) -> int:
     """End the servers and role processes that a killed runner left; returns the exit code."""
     if not home.path.is_dir():
-        raise ConfigError(f"there is no home {home.path}; give --home")
+        raise ConfigError(f"there is no home {home.path}: `demo` and `run` make one; give --home for another")
     with home.locked(), Users(home.path).nobody():
         for name in home.stop_leftovers():
             display.say(f"ended {name}")
