@@ -13,7 +13,7 @@ SPELLINGS: Mapping[str, tuple[str, ...]] = {
     "messages": ("messages",),
     "conversations": ("conversations", "conversation"),
     "input_ids": ("input_ids",),
-    "prompt": ("prompt", "instruction", "question", "query"),
+    "prompt": ("prompt", "instruction", "question", "query", "input"),
     "text": ("text",),
     "response": ("response", "completion", "output", "answer"),
     "input": ("input",),
@@ -89,9 +89,12 @@ class Columns:
         if not found:
             return None
         kind, content = found[0]
+        if kind == "prompt" and all(values.get(name) is None for name in self.spellings["response"]):
+            # A question alone is no sample, so that something else may be one.
+            kind, content = next((other for other in found if other[0] != "prompt"), found[0])
         columns = {kind: content}
         for what in (*_BESIDE[kind], "id"):
-            there = [name for name in self.spellings[what] if name in values]
+            there = [name for name in self.spellings[what] if name in values and name != content]
             if there:
                 columns[what] = next((name for name in there if values[name] is not None), there[0])
         taken = set(columns.values())

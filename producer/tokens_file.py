@@ -41,12 +41,16 @@ class BatchSize(msgspec.Struct, frozen=True, array_like=True):
     squares: int = 0
 
 
+#: What proofs read, and for people which filter it was.
+_SKIPPED_SCHEMA = SKIPPED_SCHEMA.append(pa.field("filter", pa.string(), nullable=False))
+
+
 class SkippedFile:
     """skipped.parquet while it is written: rows are buffered, so that any number of them takes little memory."""
 
     def __init__(self, path: Path, rows_per_group: int = 20_000) -> None:
         """Creates or replaces the file; it is complete after the `with` block."""
-        self._writer = pq.ParquetWriter(path, SKIPPED_SCHEMA, compression=_COMPRESSION)
+        self._writer = pq.ParquetWriter(path, _SKIPPED_SCHEMA, compression=_COMPRESSION)
         self._pending: list[SkippedRow] = []
         self._rows_per_group = rows_per_group
         self.rows = 0
@@ -72,12 +76,13 @@ class SkippedFile:
     def _flush(self) -> None:
         if self._pending:
             columns = zip(
-                *((row.file, row.source_row, row.sample_id, row.reason) for row in self._pending), strict=True
+                *((row.file, row.source_row, row.sample_id, row.reason, row.cause) for row in self._pending),
+                strict=True,
             )
             arrays = [
-                pa.array(column, field.type) for column, field in zip(columns, SKIPPED_SCHEMA, strict=True)
+                pa.array(column, field.type) for column, field in zip(columns, _SKIPPED_SCHEMA, strict=True)
             ]
-            self._writer.write_table(pa.table(arrays, schema=SKIPPED_SCHEMA))
+            self._writer.write_table(pa.table(arrays, schema=_SKIPPED_SCHEMA))
             self._pending = []
 
 

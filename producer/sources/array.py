@@ -142,4 +142,5 @@ class _Scan:
 
     def _outside(self, places: _Places, quotes: _Places) -> _Places:
         """Those of some places that are in no string."""
-        return places[(np.searchsorted(quotes, places) % 2 == 1) == self._in_string]
+        outside: _Places = places[(np.searchsorted(quotes, places) % 2 == 1) == self._in_string]
+        return outside

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -74,7 +75,8 @@ def test_every_row_is_in_exactly_one_of_the_two_files(tmp_path: Path, model: Pat
     skipped = pq.read_table(prepared.skipped_path)
     planned = [row["source_row"] for row in rows_of(prepared)]
     assert sorted(planned + skipped["source_row"].to_pylist()) == list(range(300))
-    assert skipped.schema.equals(SKIPPED_SCHEMA)
+    assert skipped.select(SKIPPED_SCHEMA.names).schema.equals(SKIPPED_SCHEMA)
+    assert skipped["filter"].to_pylist() == ["malformed", "duplicate id", "empty", "no loss mask"]
     assert [(row["source_row"], row["sample_id"], row["source_file"]) for row in skipped.to_pylist()] == [
         (7, None, "data.jsonl"),
         (20, "c19", "data.jsonl"),
@@ -196,6 +198,23 @@ def test_rows_of_every_kind_over_several_files(tmp_path: Path, model: Path) -> N
     ]
     assert {row["sample_id"] for row in rows_of(prepared)} == {"row-0", "row-1"}
     assert pq.read_table(prepared.skipped_path)["source_file"].to_pylist() == ["2.jsonl"]
+
+
+def test_files_of_every_format_in_one_folder_are_one_run(tmp_path: Path, model: Path) -> None:
+    rows, folder = conversations(40), tmp_path / "chats"
+    folder.mkdir()
+    packed = b"".join(json.dumps(row).encode() + b"\n" for row in rows[:10])
+    (folder / "1.jsonl.zst").write_bytes(pa.Codec("zstd").compress(packed, asbytes=True))
+    (folder / "2.json").write_text(json.dumps(rows[10:20]))
+    pq.write_table(pa.Table.from_pylist(rows[20:30]), folder / "3.parquet")
+    with pa.ipc.new_stream(folder / "4.arrow", pa.Table.from_pylist(rows).schema) as stream:
+        stream.write_table(pa.Table.from_pylist(rows[30:]))
+    recipe = recipe_of(folder, model)
+    assert recipe.name.endswith("-chats")
+    prepared = prepared_in(tmp_path / "out", recipe)
+    one = prepared_in(tmp_path / "one", recipe_of(write_rows(tmp_path / "data.jsonl", rows), model))
+    assert prepared.tokens_path.read_bytes() == one.tokens_path.read_bytes()
+    assert [file.name for file in recipe.files] == ["1.jsonl.zst", "2.json", "3.parquet", "4.arrow"]
 
 
 def test_what_is_said_of_it(tmp_path: Path, model: Path) -> None:

@@ -174,6 +174,9 @@ def test_a_prompt_and_its_response_are_a_conversation() -> None:
     assert read({"prompt": "hi", "response": None, "output": "hello"}) == expected
     about = read({"instruction": "sum up", "input": "a text", "output": "b", "system": "be brief"})
     assert [message["content"] for message in about.messages] == ["be brief", "sum up\n\na text", "b"]
+    assert read({"input": "hi", "output": "hello"}) == expected
+    # A question alone is no sample, where there is one.
+    assert read({"question": "hi", "answer": None, "text": "x"}) == Text("x")
     # A prompt about a list is a text.
     assert read({"prompt": "[1, 2]", "response": "3"}).messages[0]["content"] == "[1, 2]"
 
