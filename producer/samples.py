@@ -16,6 +16,7 @@ from hiddenfeed.errors import ConfigError
 from producer.loss_spans import LossSpans, RenderedChat
 from producer.rows import Conversation, RowError, SkippedRow, SourceRow, Text, Tokens
 from producer.tokenizer import Ids, Mask, Tokenizer
+from producer.turns import with_arguments_read
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,14 @@ class SampleMaker:
             raise ConfigError(
                 "the model's tokenizer has no chat template: give one with --chat-template FILE"
             )
-        return self._loss_spans.find(conversation)
+        read = with_arguments_read(conversation)
+        if read is conversation:
+            return self._loss_spans.find(conversation)
+        try:
+            return self._loss_spans.find(read)
+        except RowError:
+            # Some templates put arguments down as they are, and want them as text.
+            return self._loss_spans.find(conversation)
 
     def _encode_chats(self, chats: dict[int, RenderedChat]) -> dict[int, tuple[Ids, Mask]]:
         if not chats:

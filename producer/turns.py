@@ -66,6 +66,40 @@ def exchange(columns: Mapping[str, str], values: Mapping[str, Any]) -> Conversat
     return _whole(columns["prompt"], asked + answered, parts.get("system"), parts.get("tools"))
 
 
+def with_arguments_read(talk: Conversation) -> Conversation:
+    """The conversation with arguments of tool calls that are JSON texts as the objects they stand for, as serving
+    engines give them to templates; the conversation itself if there are none.
+    """
+    messages = [_with_arguments_read(message) for message in talk.messages]
+    same = all(new is old for new, old in zip(messages, talk.messages, strict=True))
+    return talk if same else Conversation(messages, talk.tools)
+
+
+def _with_arguments_read(message: Message) -> Message:
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list) or not any(isinstance(_arguments(call), str) for call in calls):
+        return message
+    return {**message, "tool_calls": [_call_read(call) for call in calls]}
+
+
+def _arguments(call: Any) -> Any:
+    function = call.get("function") if isinstance(call, dict) else None
+    return function.get("arguments") if isinstance(function, dict) else None
+
+
+def _call_read(call: Any) -> Any:
+    text = _arguments(call)
+    if not isinstance(text, str):
+        return call
+    try:
+        arguments = msgspec.json.decode(text) if text.strip() else {}
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return call
+    if not isinstance(arguments, dict):
+        return call
+    return {**call, "function": {**call["function"], "arguments": arguments}}
+
+
 def _side(column: str, raw: Any, role: str) -> list[Message]:
     """One side of an exchange; a text is one message of `role`."""
     if isinstance(raw, str):

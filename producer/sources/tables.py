@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -18,6 +19,7 @@ from hiddenfeed.errors import ConfigError
 from hiddenfeed.options import MIB
 from producer.columns import Columns
 from producer.rows import RowError
+from producer.sources.columnar import converter
 from producer.sources.files import DataFile
 from producer.sources.unpack import Format
 
@@ -27,7 +29,7 @@ _READ_BYTES = MIB
 #: How an Arrow stream ends that was written to its end.
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 #: What a value raises that Arrow holds and Python cannot: text that is no UTF-8, dates beyond the calendar.
-_UNREADABLE = (ValueError, OverflowError, KeyError, pa.ArrowException)
+_UNREADABLE = (ValueError, OverflowError, KeyError, RecursionError, pa.ArrowException, msgspec.MsgspecError)
 
 
 @dataclass
@@ -156,8 +158,7 @@ def _record(batch: pa.RecordBatch, place: int, where: str) -> dict[str, Any] | R
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """The column as Python values: lists of whole numbers as numpy arrays, objects without their missing fields."""
-    column = column.storage if isinstance(column, pa.ExtensionArray) else column
+    """The column as Python values: lists of whole numbers as numpy arrays, all else as JSON would have it."""
     kind = column.type
     lists = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     if lists and pa.types.is_integer(kind.value_type):
@@ -172,14 +173,6 @@ def _values(column: pa.Array) -> list[Any]:
                 plain[start:end] if there else None
                 for start, end, there in zip(ends[:-1], ends[1:], valid, strict=True)
             ]
-    values = column.to_pylist()
-    return [_without_missing(value) for value in values] if pa.types.is_nested(kind) else values
-
-
-def _without_missing(value: Any) -> Any:
-    """A table's objects all have all fields, so a field without a value says nothing but that others have one."""
-    if isinstance(value, dict):
-        return {key: _without_missing(item) for key, item in value.items() if item is not None}
-    if isinstance(value, list):
-        return [_without_missing(item) for item in value]
-    return value
+    convert = converter(kind)
+    values = (column.storage if isinstance(column, pa.ExtensionArray) else column).to_pylist()
+    return values if convert is None else [None if value is None else convert(value) for value in values]

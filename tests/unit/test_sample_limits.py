@@ -15,7 +15,7 @@ from producer.digest_set import DigestSet
 from producer.duplicates import Duplicates
 from producer.rows import Content, Conversation, SkippedRow, SourceRow, Text, Tokens
 from producer.samples import Sample, SampleMaker
-from tests.tiny_chat import CHATML, VOCABULARY, loss_spans, tiny_tokenizer
+from tests.tiny_chat import CHATML, VOCABULARY, loss_spans, pretrained, tiny_tokenizer
 
 TALK = Conversation([{"role": "user", "content": "you"}, {"role": "assistant", "content": "fine"}])
 
@@ -64,6 +64,31 @@ def test_a_conversation_that_is_refused_does_not_disturb_its_neighbours() -> Non
     first, second, third = make(TALK, Conversation([{"role": "user", "content": "x"}]), TALK)
     assert masked(first) == masked(third)
     assert "no assistant's turn" in reason(second)
+
+
+def test_arguments_of_calls_are_objects_for_templates_that_take_them_and_text_for_others() -> None:
+    def call(arguments: Any) -> Conversation:
+        made = {"type": "function", "function": {"name": "f", "arguments": arguments}}
+        turn = {"role": "assistant", "content": "", "tool_calls": [made]}
+        return Conversation([{"role": "user", "content": "hi"}, turn])
+
+    def decoded(template: str, *arguments: Any) -> list[str]:
+        maker = SampleMaker(tiny_tokenizer(), loss_spans(template), VOCABULARY, DataSettings())
+        rows = [SourceRow("d", number, None, call(given)) for number, given in enumerate(arguments)]
+        made = maker.make(rows)
+        return [pretrained().decode(sample.ids) for sample in made if isinstance(sample, Sample)]
+
+    shown = "message.tool_calls[0].function.name + ARGUMENTS if message.tool_calls else ''"
+    said = CHATML.replace("+ message.content +", f"+ message.content + ({shown}) +")
+    dumped = said.replace("ARGUMENTS", "(message.tool_calls[0].function.arguments | tojson)")
+    pasted = said.replace("ARGUMENTS", "message.tool_calls[0].function.arguments")
+    texts = decoded(dumped, {"x": 1}, '{"x": 1}', "", "f(1)", "[1]")
+    assert texts[0] == texts[1]
+    assert '{"x": 1}<|im_end|>' in texts[0]
+    assert [text.partition("assistant\n")[2] for text in texts[2:]] == [
+        "f{}<|im_end|>\n", 'f"f(1)"<|im_end|>\n', 'f"[1]"<|im_end|>\n',
+    ]  # fmt: skip
+    assert '{"x":  1}<|im_end|>' in decoded(pasted, '{"x":  1}')[0]
 
 
 def test_text_needs_to_be_asked_for_whole() -> None:

@@ -158,6 +158,25 @@ def test_mixed_rows_dictionaries_and_other_kinds_of_values(tmp_path: Path) -> No
     ]
 
 
+@WRITERS
+def test_json_inside_a_table_is_read(tmp_path: Path, write: Write) -> None:
+    """As `datasets` keeps what has no common type: arguments of calls, say, or whole messages."""
+    texts = pa.array(['{"x": 1, "y": null}', '{"x": ["a"]}', "{broken"])
+    arguments = pa.ExtensionArray.from_storage(pa.json_(), texts)
+    calls = pa.StructArray.from_arrays([pa.array(["f"] * 3), arguments], ["name", "arguments"])
+    each = pa.ListArray.from_arrays([0, 0, 1, 1, 2, 2, 3], calls)
+    roles, said = pa.array(["user", "assistant"] * 3), pa.array(["hi", None] * 3)
+    turns = pa.StructArray.from_arrays([roles, said, each], ["role", "content", "tool_calls"])
+    write(pa.table({"messages": pa.ListArray.from_arrays([0, 2, 4, 6], turns)}), tmp_path / "data")
+    one, two, three = contents(read(tmp_path / "data"))
+    assert one.messages[1]["tool_calls"] == [{"name": "f", "arguments": {"x": 1, "y": None}}]
+    assert two.messages[1]["tool_calls"] == [{"name": "f", "arguments": {"x": ["a"]}}]
+    assert three.startswith("row 2: column messages cannot be read: JSON is malformed")
+    whole = pa.array([json.dumps([{"role": "user", "content": "hi"}])] * 3)
+    write(pa.table({"conversations": pa.ExtensionArray.from_storage(pa.json_(), whole)}), tmp_path / "data")
+    assert contents(read(tmp_path / "data")) == [Conversation([{"role": "user", "content": "hi"}])] * 3
+
+
 def test_only_the_columns_of_a_sample_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parquet(
         pa.table({"text": ["a"] * 7, "embedding": [[0.5] * 99] * 7, "id": list(range(7))}), tmp_path / "data"
