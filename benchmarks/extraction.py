@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +38,8 @@ from common.spool import Spool
 from common.weights import weights_identity
 from common.worker import JobContext, Worker
 from gpu_worker.demo_model import default_folder, demo_model
-from gpu_worker.device_loop import MicroBatch, pack
 from gpu_worker.extract import Extractor
+from gpu_worker.micro_batch import MicroBatch, pack
 from gpu_worker.model import resolve_device
 from gpu_worker.runs import RunChooser
 from gpu_worker.service import RunService
@@ -211,8 +210,7 @@ class Measurement:
         with self._service.use(self._document.run_id) as served:
             for manifest in self._manifests:
                 batch = served.tokens.read(manifest)
-                bounds = batch.micro_batches.tolist()
-                passes += [pack(batch, first, last) for first, last in pairwise(bounds)]
+                passes += [pack(batch, first, last) for first, last in served.engine.loop.passes(batch)]
         return passes
 
     def _bare_round(self, passes: Sequence[MicroBatch]) -> float:

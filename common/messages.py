@@ -51,6 +51,10 @@ class BatchReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     total_seconds: Seconds = 0.0
     #: Tokens the device saw, padding included.
     padded_tokens: Count = 0
+    #: Forward passes that were halved because memory ran out; not said where there were none.
+    halvings: Count | UnsetType = UNSET
+    #: What the guards saw, as in the file's metadata: name -> value; of a quarantined batch the `reason`.
+    guards: dict[str, str] | UnsetType = UNSET
 
 
 class UploadFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

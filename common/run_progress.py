@@ -49,6 +49,10 @@ class WorkerProgress(msgspec.Struct, frozen=True, kw_only=True):
     #: Sum of squared lengths.
     squares: int = 0
     padded_tokens: int = 0
+    #: Forward passes that were halved because memory ran out.
+    halvings: int = 0
+    #: Batches of which a note with the reason is stored in place of states.
+    quarantined: int = 0
     bytes: int = 0
     read_seconds: float = 0.0
     forward_seconds: float = 0.0
@@ -180,6 +184,8 @@ def note_stored(
             "tokens": batch.tokens_total,
             "squares": squares,
             "padded_tokens": report.padded_tokens,
+            "halvings": report.halvings or 0,
+            "quarantined": int(message.key.endswith(".json")),
             "bytes": message.size_bytes,
             "read_seconds": report.read_seconds,
             "forward_seconds": report.forward_seconds,

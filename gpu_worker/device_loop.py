@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,19 +22,13 @@ import torch
 
 from common.logs import get_logger
 from gpu_worker.agreement import Tolerance
+from gpu_worker.budget import MemoryProbe, tokens_for_threads, tokens_that_fit
+from gpu_worker.host_ring import ChunkTensors, Ring, RowShape, Slot
+from gpu_worker.micro_batch import MicroBatch, canary_sample, canary_tokens, pack, split
 from gpu_worker.salvage import SampleError
 from gpu_worker.taps import StateRows, TapModel
 from gpu_worker.tokens import TokenBatch
-from gpu_worker.transfer import (
-    ChunkTensors,
-    Landing,
-    Ring,
-    RowShape,
-    Slot,
-    Transfer,
-    check_tensors,
-    transfer_for,
-)
+from gpu_worker.transfer import Landing, Transfer, check_tensors, transfer_for
 from gpu_worker.writer import BatchFile, Canary
 from hiddenfeed.errors import DataError
 
@@ -42,10 +36,8 @@ log = get_logger("device")
 
 #: Host buffers: one filled, one landing, one written, one to spare.
 SLOTS = 4
-#: The canary is computed up to this share of the batch's tokens, and within these bounds: what follows a token
-#: does not change its states, so the start of a sample proves as much and costs less. Fewer than the minimum
-#: would cost no less.
-CANARY_SHARE, CANARY_MIN_TOKENS, CANARY_MAX_TOKENS = 0.005, 64, 512
+#: Shape of the forward pass that the device's memory is measured with.
+_PROBE_ROWS, _PROBE_LENGTH = 4, 512
 #: How often a job that waits for the device looks whether the process is to stop.
 _LOOK_SECONDS = 0.2
 
@@ -55,17 +47,6 @@ Deliver = Callable[[ChunkTensors], None]
 
 class Stopped(Exception):  # noqa: N818 - not a failure
     """The process is to stop and the batch had not begun."""
-
-
-@dataclass(frozen=True)
-class MicroBatch:
-    """One forward pass: neighbouring samples of a batch, padded on the right."""
-
-    #: int64 [B, L]
-    ids: torch.Tensor
-    #: int64 [n], places of the real tokens in the flattened ids; None if there is no padding.
-    real: torch.Tensor | None
-    tokens: int
 
 
 @dataclass
@@ -91,37 +72,35 @@ class _Progress:
     halvings: int = 0
 
 
-def pack(batch: TokenBatch, first: int, last: int, limit: int | None = None) -> MicroBatch:
-    """Samples `[first, last)` as one padded tensor, each cut after `limit` tokens."""
-    lengths = batch.lengths[first:last]
-    ids = batch.input_ids[batch.offsets[first] : batch.offsets[last]]
-    if limit is not None and lengths.max() > limit:
-        assert last - first == 1, "only a sample alone is cut"
-        ids, lengths = ids[:limit], np.array([limit])
-    longest = int(lengths.max())
-    is_real = np.arange(longest) < lengths[:, np.newaxis]
-    padded = np.zeros(is_real.shape, np.int64)
-    padded[is_real] = ids
-    real = None if is_real.all() else torch.from_numpy(np.flatnonzero(is_real))
-    return MicroBatch(torch.from_numpy(padded), real, len(ids))
-
-
 class DeviceLoop:
     """One model on one device, with its host buffers and its writer thread."""
 
-    def __init__(self, model: TapModel, dtype: torch.dtype, tolerance: Tolerance, slots: int = SLOTS) -> None:
-        """`dtype` is the one states are stored in."""
+    def __init__(
+        self,
+        model: TapModel,
+        dtype: torch.dtype,
+        tolerance: Tolerance,
+        *,
+        limit: int | None = None,
+        transfer: Transfer | None = None,
+        writer: Executor | None = None,
+        slots: int = SLOTS,
+    ) -> None:
+        """`dtype` is the one states are stored in, `limit` the padded tokens of a forward pass at most.
+
+        `transfer` and `writer` stand in for those of the model's device and for the writer's thread.
+        """
         self._model = model
         self._shape = RowShape(
             len(model.selection.taps), model.hidden_size, dtype, model.selection.final_state != "none"
         )
         self._tolerance = tolerance
-        self._transfer: Transfer = transfer_for(model.device)
+        self._transfer = transfer or transfer_for(model.device)
         self._ring = Ring(slots, pinned=self._transfer.pinned)
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="writer")
+        self._writer = writer or ThreadPoolExecutor(1, thread_name_prefix="writer")
         self._computing = threading.Lock()
-        #: Padded tokens that are known to be too many for the device's memory, halved.
-        self._fits: int | None = None
+        #: Padded tokens of a forward pass at most; lowered when memory runs out.
+        self.limit = limit
 
     def close(self) -> None:
         """End the writer's thread; no batch may be running."""
@@ -145,6 +124,29 @@ class DeviceLoop:
             wait(progress.written)
         return self._report(progress)
 
+    def passes(self, batch: TokenBatch) -> list[tuple[int, int]]:
+        """`[first, last)` of the samples of every forward pass, as planned or in pieces, in file order."""
+        return split(batch.lengths, list(pairwise(batch.micro_batches.tolist())), self.limit)
+
+    def choose_limit(self, known_ids: Sequence[int]) -> int:
+        """Set the limit to what the device's memory, or the CPU, is good for; `known_ids` are for one forward pass."""
+        free = self._transfer.free_bytes()
+        if free is None:
+            self.limit = tokens_for_threads(torch.get_num_threads())
+            return self.limit
+        longest = min(_PROBE_LENGTH, self._model.max_positions or _PROBE_LENGTH)
+        ids = torch.from_numpy(np.resize(np.array(known_ids, np.int64), (_PROBE_ROWS, longest)))
+        micro_batch = MicroBatch(ids, None, ids.numel())
+        slot = Slot(pinned=False)
+        with self._transfer.scope():
+            host = slot.tensors(self._shape, micro_batch.tokens)
+            peak = self._transfer.peak_bytes(lambda: self._ask(micro_batch, host))
+            self._transfer.reclaim()
+            free = self._transfer.free_bytes()
+        row_bytes = self._shape.states * self._shape.hidden_size * self._shape.dtype.itemsize
+        self.limit = tokens_that_fit(MemoryProbe(micro_batch.tokens, peak, free or 0, row_bytes))
+        return self.limit
+
     @contextmanager
     def _turn(self, stopping: Callable[[], bool]) -> Iterator[None]:
         """Wait for the device to be ours."""
@@ -160,14 +162,14 @@ class DeviceLoop:
             self._computing.release()
 
     def _compute(self, progress: _Progress) -> None:
-        """Run the planned micro-batches in order, halving those that do not fit."""
-        bounds = progress.file.batch.micro_batches.tolist()
-        waiting = deque(pairwise(bounds))
+        """Run the planned micro-batches in order, in pieces where they do not fit."""
+        batch = progress.file.batch
+        waiting = deque(self.passes(batch))
         while waiting:
             first, last = waiting.popleft()
             if not self._run(progress, first, last):
-                middle = (first + last + 1) // 2
-                waiting.extendleft([(middle, last), (first, middle)])
+                # All that are left: what follows is no smaller.
+                waiting = deque(split(batch.lengths, [(first, last), *waiting], self.limit))
             while progress.written and progress.written[0].done():
                 progress.written.popleft().result()
 
@@ -176,16 +178,19 @@ class DeviceLoop:
         batch, file = progress.file.batch, progress.file
         padded = (last - first) * int(batch.lengths[first:last].max())
         alone = last - first == 1
-        if not alone and self._fits is not None and padded > self._fits:
-            return False
         micro_batch = pack(batch, first, last)
         if self._forward(progress, micro_batch, file.append):
             return True
         self._recover(progress)
         if not alone:
-            self._fits = padded // 2
+            self.limit = padded // 2
             progress.halvings += 1
-            log.warning("out of memory, going on with half", batch=batch.batch_id, padded_tokens=padded)
+            log.warning(
+                "out of memory, going on with half",
+                batch=batch.batch_id,
+                padded_tokens=padded,
+                limit=self.limit,
+            )
             return False
         # Once more, with nothing else on the device.
         if not self._forward(progress, micro_batch, file.append):
@@ -227,20 +232,24 @@ class DeviceLoop:
 
     def _launch(self, progress: _Progress, micro_batch: MicroBatch, host: ChunkTensors) -> Landing | None:
         """Ask the device for one forward pass and its states; None if memory ran out."""
+        begin = self._transfer.mark()
+        landing = self._ask(micro_batch, host)
+        if landing is not None:
+            progress.marks.append((begin, self._transfer.mark()))
+        return landing
+
+    def _ask(self, micro_batch: MicroBatch, host: ChunkTensors) -> Landing | None:
         transfer = self._transfer
         try:
             ids = transfer.upload(micro_batch.ids)
             real = None if micro_batch.real is None else transfer.upload(micro_batch.real)
             rows = StateRows(*transfer.targets(host, self._shape), real)
-            begin = transfer.mark()
             self._model.forward(ids, rows)
-            landing = transfer.land(check_tensors(rows, ids), host)
-            progress.marks.append((begin, transfer.mark()))
+            return transfer.land(check_tensors(rows, ids), host)
         except RuntimeError as error:
             if not _is_out_of_memory(error):
                 raise
             return None
-        return landing
 
     def _deliver(self, slot: Slot, deliver: Deliver, landing: Landing, host: ChunkTensors) -> None:
         """In the writer's thread."""
@@ -263,40 +272,9 @@ class DeviceLoop:
         return LoopReport(forward, max(0.0, whole - forward), progress.padded_tokens, progress.halvings)
 
 
-def check_input(model: TapModel, batch: TokenBatch) -> None:
-    """Raise SampleError for tokens that the model cannot take; on a GPU they would end the process."""
-    unknown = np.flatnonzero((batch.input_ids < 0) | (batch.input_ids >= model.vocabulary))
-    if len(unknown):
-        row = int(batch.source_rows[batch.sample_of_token(int(unknown[0]))])
-        raise SampleError(
-            f"token id {int(batch.input_ids[unknown[0]])} in source row {row} is not one of the model's "
-            f"{model.vocabulary} ids"
-        )
-    longest = int(batch.lengths.argmax())
-    if model.max_positions is not None and batch.lengths[longest] > model.max_positions:
-        raise SampleError(
-            f"the sample in source row {int(batch.source_rows[longest])} has {int(batch.lengths[longest])} tokens, "
-            f"and the model has positions for {model.max_positions}"
-        )
-
-
 def is_device_lost(error: RuntimeError) -> bool:
     """Whether the device will refuse everything from now on, as CUDA does after an illegal access."""
     return "CUDA error" in str(error) and not _is_out_of_memory(error)
-
-
-def canary_sample(batch: TokenBatch) -> int:
-    """Which sample is computed a second time: the most padded of a micro-batch that the batch's number picks."""
-    bounds = batch.micro_batches
-    shared = np.flatnonzero(np.diff(bounds) > 1)
-    if not len(shared):
-        return batch.batch_id % batch.samples
-    return int(bounds[shared[batch.batch_id % len(shared)] + 1]) - 1
-
-
-def canary_tokens(batch: TokenBatch) -> int:
-    """How much of the canary is computed at most."""
-    return min(CANARY_MAX_TOKENS, max(CANARY_MIN_TOKENS, int(batch.tokens * CANARY_SHARE)))
 
 
 def _is_out_of_memory(error: RuntimeError) -> bool:

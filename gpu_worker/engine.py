@@ -15,7 +15,7 @@ from common.hub import local_folder
 from common.logs import get_logger
 from common.settings.catalogue import ExtractSettings
 from common.weights import weights_identity
-from gpu_worker.agreement import Tolerance, tolerance_for
+from gpu_worker.agreement import tolerance_for
 from gpu_worker.device_loop import DeviceLoop
 from gpu_worker.model import ModelSource, dtype_name, load_pretrained, torch_dtype
 from gpu_worker.selftest import SelfTest, probe
@@ -28,8 +28,6 @@ from hiddenfeed.run import RunDocument
 log = get_logger("model")
 
 _FOLDER_IDENTITY = "weights:"
-#: What the code of a model raises when it is run in a way that it does not support.
-_MODEL_ERRORS = (RuntimeError, ValueError, TypeError, AttributeError, LookupError, AssertionError)
 
 
 @dataclass(frozen=True)
@@ -82,8 +80,10 @@ def engine_key(document: RunDocument, settings: ExtractSettings, device: torch.d
     return EngineKey(source, Selection(identity.taps, identity.final_state), identity.dtype, identity.model)
 
 
-def make_engine(key: EngineKey, document: RunDocument, samples: TokenBatch) -> Engine:
-    """Load, truncate and test; `samples` are the run's own.
+def make_engine(
+    key: EngineKey, document: RunDocument, samples: TokenBatch, *, forward_tokens: int = 0
+) -> Engine:
+    """Load, truncate and test; `samples` are the run's own, `forward_tokens` as in the settings.
 
     Raises ConfigError for a model that is not there or not the run's, and for a failed self-test;
     TransientError when the hub is away.
@@ -103,7 +103,13 @@ def make_engine(key: EngineKey, document: RunDocument, samples: TokenBatch) -> E
     tolerance = tolerance_for([key.dtype, dtype_name(model.compute_dtype)], median=model.is_mixture)
     # The head and the vision tower go with the wrapper.
     del whole
-    baseline = _truncate_and_test(model, key, tolerance, samples)
+    chosen = probe(samples, model.vocabulary, model.max_positions)
+    test = SelfTest(model.parts, key.selection, chosen, str(key.source))
+    model.truncate()
+    baseline = test.run(model, dtype, tolerance)
+    loop = DeviceLoop(model, dtype, tolerance, limit=forward_tokens or None)
+    if not forward_tokens:
+        loop.choose_limit(chosen.input_ids.tolist())
     log.info(
         "model loaded",
         model=str(key.source),
@@ -111,23 +117,10 @@ def make_engine(key: EngineKey, document: RunDocument, samples: TokenBatch) -> E
         dtype=dtype_name(model.compute_dtype),
         blocks=f"{parts.num_blocks} of {model.num_blocks}",
         taps=",".join(map(str, key.selection.taps)),
+        forward_tokens=loop.limit,
         seconds=f"{time.monotonic() - begin:.1f}",
     )
-    return Engine(key, model, DeviceLoop(model, dtype, tolerance), baseline)
-
-
-def _truncate_and_test(
-    model: TapModel, key: EngineKey, tolerance: Tolerance, samples: TokenBatch
-) -> npt.NDArray[np.float64]:
-    """The baseline of the self-test; raises ConfigError if it fails, or if the model does not run at all."""
-    chosen = probe(samples, model.vocabulary, model.max_positions)
-    try:
-        test = SelfTest(model.parts, key.selection, chosen)
-        model.truncate()
-        return test.run(model, torch_dtype(key.dtype), tolerance)
-    except _MODEL_ERRORS as error:
-        text = " ".join(str(error).split())[:300] or type(error).__name__
-        raise ConfigError(f"model {key.source} cannot be run as hiddenfeed does: {text}") from error
+    return Engine(key, model, loop, baseline)
 
 
 def check_weights(key: EngineKey) -> None:

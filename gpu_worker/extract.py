@@ -9,12 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 from uuid import uuid4
 
 import msgspec
+from msgspec import UNSET
 
 from common.logs import get_logger
 from common.messages import BatchReport, ExtractBatch, UploadFile, parse_message
@@ -22,8 +23,9 @@ from common.part_file import PartFile
 from common.queues import extract_queue_name, upload_request
 from common.spool import Spool
 from common.worker import GiveBack, JobContext
-from gpu_worker.device_loop import LoopReport, Stopped, check_input, is_device_lost
+from gpu_worker.device_loop import LoopReport, Stopped, is_device_lost
 from gpu_worker.guards import BatchGuard
+from gpu_worker.input_check import check_input
 from gpu_worker.salvage import SampleError, find_bad
 from gpu_worker.service import RunService, ServedRun
 from gpu_worker.tokens import TokenBatch
@@ -48,6 +50,7 @@ class _Times:
     read: float = 0.0
     write: float = 0.0
     loop: LoopReport | None = None
+    guards: dict[str, str] = field(default_factory=dict)
 
 
 class Extractor:
@@ -167,10 +170,8 @@ class Extractor:
         times.read = self._clock() - times.began
         with self._computed(run, message, context, batch, set_aside) as (file, loop):
             times.loop = loop
-            if loop.halvings:
-                file.notes["halved_forward_passes"] = str(loop.halvings)
             finished = file.finish()
-            times.write = file.seconds
+            times.write, times.guards = file.seconds, finished.guards
         if bad:
             log.error("samples set aside", run=message.run_id, batch=message.batch_id, samples=len(bad))
         key = batch_key(message.run_id, message.batch_id)
@@ -221,6 +222,7 @@ class Extractor:
         with self._reserve(message, len(note), context, ".json") as part:
             part.write_at(note, 0)
             finished = FinishedFile(part.publish(), len(note), checksum_of(note))
+        times.guards = {"reason": reason}
         key = quarantine_note_key(message.run_id, message.batch_id)
         return self._announcement(run, message, context, times, finished, key)
 
@@ -261,6 +263,8 @@ class Extractor:
             write_seconds=times.write,
             total_seconds=self._clock() - times.began,
             padded_tokens=loop.padded_tokens,
+            halvings=loop.halvings or UNSET,
+            guards=times.guards or UNSET,
         )
         return UploadFile(
             batch=message,

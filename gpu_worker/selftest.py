@@ -7,13 +7,16 @@ before a single state is stored.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from gpu_worker.agreement import Tolerance, compare
-from gpu_worker.device_loop import pack
 from gpu_worker.guards import state_names
+from gpu_worker.micro_batch import pack
 from gpu_worker.reference import Reference
 from gpu_worker.structure import DecoderParts
 from gpu_worker.taps import Selection, StateRows, TapModel
@@ -22,6 +25,18 @@ from hiddenfeed.errors import ConfigError
 
 #: Samples, and tokens of each: enough for padding to matter, little enough to take no time.
 SAMPLES, TOKENS = 3, 192
+#: What the code of a model raises when it is run in a way that it does not support.
+_MODEL_ERRORS = (RuntimeError, ValueError, TypeError, AttributeError, LookupError)
+
+
+@contextmanager
+def _must_run(name: str) -> Iterator[None]:
+    """Say in one sentence that a model does not run; mistakes of ours, which assert, are left as they are."""
+    try:
+        yield
+    except _MODEL_ERRORS as error:
+        text = " ".join(str(error).split())[:300] or type(error).__name__
+        raise ConfigError(f"model {name} cannot be run as hiddenfeed does: {text}") from error
 
 
 def probe(batch: TokenBatch, vocabulary: int, positions: int | None) -> TokenBatch:
@@ -57,18 +72,25 @@ def probe(batch: TokenBatch, vocabulary: int, positions: int | None) -> TokenBat
 class SelfTest:
     """Made while the model is whole, run once it is truncated."""
 
-    def __init__(self, parts: DecoderParts, selection: Selection, samples: TokenBatch) -> None:
-        """Asks the whole model for the reference, one sample at a time."""
-        self._selection, self._samples = selection, samples
+    def __init__(
+        self, parts: DecoderParts, selection: Selection, samples: TokenBatch, name: str = "of the test"
+    ) -> None:
+        """Asks the whole model, called `name` in messages, for the reference, one sample at a time.
+
+        Raises ConfigError if it cannot be run.
+        """
+        self._selection, self._samples, self._name = selection, samples, name
         reference = Reference(parts.decoder, parts)
         self._device = reference.device
         alone = [pack(samples, sample, sample + 1).ids for sample in range(samples.samples)]
-        self._reference = torch.cat([reference.states(ids, selection) for ids in alone])
+        with _must_run(name):
+            self._reference = torch.cat([reference.states(ids, selection) for ids in alone])
 
     @torch.inference_mode()
     def run(self, model: TapModel, dtype: torch.dtype, tolerance: Tolerance) -> npt.NDArray[np.float64]:
         """Median norm of every state [K'], as stored; raises ConfigError if a state is not the reference's."""
-        rows = self._computed(model, dtype)
+        with _must_run(self._name):
+            rows = self._computed(model, dtype)
         finals = [] if rows.final is None else [rows.final]
         states = torch.stack([state.float() for state in (*rows.hidden_states.unbind(1), *finals)], dim=1)
         names = state_names(self._selection.taps, self._selection.final_state)

@@ -111,7 +111,9 @@ class RunService:
         key = engine_key(document, self._settings, self._device)
         if self._engine is None or self._engine.key != key:
             self._drop_engine()
-            self._engine = make_engine(key, document, tokens.batch(0))
+            self._engine = make_engine(
+                key, document, tokens.batch(0), forward_tokens=self._settings.forward_tokens
+            )
         return self._engine
 
     def _drop_engine(self) -> None:

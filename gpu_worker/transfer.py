@@ -7,106 +7,17 @@ copies run on a stream of their own behind an event, and nothing here waits for 
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
+from gpu_worker.host_ring import ChunkTensors, RowShape
 from gpu_worker.taps import StateRows
 
-_ALIGNMENT = 64
 _BITS = {torch.bfloat16: torch.int16, torch.float16: torch.int16, torch.float32: torch.int32}
-
-
-@dataclass(frozen=True)
-class RowShape:
-    """What one token gives."""
-
-    taps: int
-    hidden_size: int
-    dtype: torch.dtype
-    final: bool
-
-    @property
-    def states(self) -> int:
-        """States per token, the final one included."""
-        return self.taps + int(self.final)
-
-
-@dataclass(frozen=True)
-class ChunkTensors:
-    """States of n tokens and what is checked about them, all on one device."""
-
-    #: [n, K, H] in the stored dtype.
-    hidden_states: torch.Tensor
-    #: [n, H] in the stored dtype, or None.
-    final: torch.Tensor | None
-    #: float32 [n, K'], K' = K plus one for the final state.
-    norms: torch.Tensor
-    #: int64 [K'], values that are not zero.
-    nonzero: torch.Tensor
-    #: int64 [n], the ids that the model was given for these rows.
-    seen_ids: torch.Tensor
-
-    def all(self) -> list[torch.Tensor]:
-        """All tensors, in a fixed order."""
-        final = [] if self.final is None else [self.final]
-        return [self.hidden_states, *final, self.norms, self.nonzero, self.seen_ids]
-
-
-class Slot:
-    """One host buffer of the ring, as large as the largest chunk it has held."""
-
-    def __init__(self, pinned: bool) -> None:
-        self._pinned = pinned
-        self._memory = torch.empty(0, dtype=torch.uint8)
-
-    def tensors(self, shape: RowShape, rows: int) -> ChunkTensors:
-        """The buffer as tensors of `rows` tokens; what they held before is lost."""
-        wanted: list[tuple[torch.dtype, tuple[int, ...]]] = [
-            (shape.dtype, (rows, shape.taps, shape.hidden_size)),
-            (shape.dtype, (rows if shape.final else 0, shape.hidden_size)),
-            (torch.float32, (rows, shape.states)),
-            (torch.int64, (shape.states,)),
-            (torch.int64, (rows,)),
-        ]
-        starts, total = [], 0
-        for dtype, size in wanted:
-            starts.append(total)
-            total += -(-_bytes(dtype, size) // _ALIGNMENT) * _ALIGNMENT
-        if self._memory.numel() < total:
-            # Freed before the new one is made: two of them may not fit.
-            self._memory = torch.empty(0, dtype=torch.uint8)
-            self._memory = torch.empty(total, dtype=torch.uint8, pin_memory=self._pinned)
-        states, final, norms, nonzero, seen = (
-            self._memory[start : start + _bytes(dtype, size)].view(dtype).view(size)
-            for start, (dtype, size) in zip(starts, wanted, strict=True)
-        )
-        return ChunkTensors(states, final if shape.final else None, norms, nonzero, seen)
-
-
-class Ring:
-    """A fixed number of host buffers, so that host memory does not grow with the file."""
-
-    def __init__(self, slots: int, *, pinned: bool) -> None:
-        self._free = [Slot(pinned) for _ in range(slots)]
-        self._returned = threading.Condition()
-
-    def acquire(self) -> Slot:
-        """A free buffer; waits for the writer to give one back."""
-        with self._returned:
-            self._returned.wait_for(lambda: self._free)
-            return self._free.pop()
-
-    def release(self, slot: Slot) -> None:
-        """Give a buffer back."""
-        with self._returned:
-            self._free.append(slot)
-            self._returned.notify()
 
 
 class Landing(Protocol):
@@ -150,6 +61,14 @@ class Transfer(Protocol):
         """Free cached memory after an allocation failed."""
         ...
 
+    def free_bytes(self) -> int | None:
+        """Device memory that can be had now; None where memory is not what limits a forward pass."""
+        ...
+
+    def peak_bytes(self, call: Callable[[], Landing | None]) -> int | None:
+        """Device memory that `call` took at its peak, beyond what was taken before; None if it ran out."""
+        ...
+
 
 class _Landed:
     def wait(self) -> None:
@@ -190,6 +109,14 @@ class HostTransfer:
 
     def reclaim(self) -> None:
         """The allocator of the CPU keeps nothing back."""
+
+    def free_bytes(self) -> int | None:
+        """A CPU's caches end before its memory does."""
+        return None
+
+    def peak_bytes(self, call: Callable[[], Landing | None]) -> int | None:
+        """Nobody asks, as nothing is known to be free."""
+        return None
 
 
 class _CopyEvent:
@@ -257,6 +184,21 @@ class CudaTransfer:
         """Give cached blocks back, so that smaller tensors find room."""
         torch.cuda.empty_cache()
 
+    def free_bytes(self) -> int | None:
+        """What the driver has, and what the allocator holds without using it."""
+        free, _ = torch.cuda.mem_get_info(self._device)
+        held = torch.cuda.memory_reserved(self._device) - torch.cuda.memory_allocated(self._device)
+        return int(free) + int(held)
+
+    def peak_bytes(self, call: Callable[[], Landing | None]) -> int | None:
+        """Waits for the device before and after."""
+        torch.cuda.synchronize(self._device)
+        before = torch.cuda.memory_allocated(self._device)
+        torch.cuda.reset_peak_memory_stats(self._device)
+        landing = call()
+        torch.cuda.synchronize(self._device)
+        return None if landing is None else int(torch.cuda.max_memory_allocated(self._device)) - before
+
 
 def transfer_for(device: torch.device) -> Transfer:
     """The way to and from `device`."""
@@ -277,7 +219,3 @@ def check_tensors(rows: StateRows, ids: torch.Tensor) -> ChunkTensors:
     flat = ids.flatten()
     seen = flat if rows.real is None else flat.index_select(0, rows.real)
     return ChunkTensors(rows.hidden_states, rows.final, norms, nonzero, seen)
-
-
-def _bytes(dtype: torch.dtype, size: tuple[int, ...]) -> int:
-    return int(torch.Size(size).numel()) * dtype.itemsize

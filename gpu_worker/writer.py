@@ -17,8 +17,8 @@ import torch
 from common.part_file import PartFile
 from gpu_worker.agreement import Floats, Tolerance, compare
 from gpu_worker.guards import BatchGuard, GuardError
+from gpu_worker.host_ring import ChunkTensors
 from gpu_worker.tokens import TokenBatch
-from gpu_worker.transfer import ChunkTensors
 from hiddenfeed.batch_file import BatchLayout, TensorPlace, encode_header, whole_file_checksum
 from hiddenfeed.checksum import RunningChecksum
 from hiddenfeed.dtypes import raw_dtype, to_float32
@@ -34,6 +34,8 @@ class FinishedFile:
     size_bytes: int
     #: `algorithm:base64` over the whole file.
     checksum: str
+    #: What the guards saw, as the header has it.
+    guards: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,6 @@ class BatchFile:
     guard: BatchGuard
     #: Seconds spent on checking and writing.
     seconds: float = 0.0
-    #: More to be said in the header: name -> value.
-    notes: dict[str, str] = field(default_factory=dict)
     _failed: bool = False
 
     def __post_init__(self) -> None:
@@ -113,7 +113,7 @@ class BatchFile:
         Raises GuardError if rows are missing and TransientError if the disk refuses.
         """
         begin = time.perf_counter()
-        statistics = self.guard.finish() | self.notes
+        statistics = self.guard.finish()
         columns = [self._states] if self._final is None else [self._states, self._final]
         if self._failed or any(column.rows != self.batch.tokens for column in columns):
             raise GuardError(
@@ -125,7 +125,8 @@ class BatchFile:
         self.part.write_at(header, 0)
         path = self.part.publish()
         self.seconds += time.perf_counter() - begin
-        return FinishedFile(path, self.layout.file_size, whole_file_checksum(header, self.layout, checksums))
+        checksum = whole_file_checksum(header, self.layout, checksums)
+        return FinishedFile(path, self.layout.file_size, checksum, statistics)
 
     def _write_small_tensors(self) -> dict[str, str]:
         """Write all that is not a state; returns the checksums."""

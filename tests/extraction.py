@@ -105,6 +105,7 @@ class ReadFile:
     """A batch file, read whole."""
 
     header: BatchHeader
+    data: bytes
     #: float32 [T, K, H]
     states: np.ndarray[tuple[int, ...], np.dtype[np.float32]]
     #: float32 [T, H]
@@ -120,6 +121,7 @@ def read_file(path: Path) -> ReadFile:
     final = tensors.get("final_hidden_states")
     return ReadFile(
         header,
+        data,
         to_float32(tensors["hidden_states"], dtype),
         None if final is None else to_float32(final, dtype),
         tensors,

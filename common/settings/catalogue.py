@@ -184,7 +184,16 @@ class ExtractSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         Meta(description="attention implementation"),
     ] = "auto"
     threads: Annotated[
-        int, Meta(ge=0, description="CPU threads of the forward pass; 0 leaves it to torch")
+        int, Meta(ge=0, description="CPU threads of the forward pass; 0 takes as many as may be used")
+    ] = 0
+    forward_tokens: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="padded tokens of one forward pass at most, planned micro-batches are cut to it; "
+            "0 measures what fits into the device's memory, and takes 2048 per thread on a CPU",
+            extra={"unit": "tokens"},
+        ),
     ] = 0
     trust_remote_code: Annotated[bool, Meta(description="run model code that a checkpoint brings along")] = (
         False

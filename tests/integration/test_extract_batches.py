@@ -116,6 +116,8 @@ def test_announcement_describes_the_file(tmp_path: Path) -> None:
     assert report.device == "cpu"
     assert report.padded_tokens >= run.manifests[2].tokens_total
     assert 0 < report.forward_seconds <= report.total_seconds
+    # What the guards saw is told beside the file too.
+    assert report.guards == read_file(path).header.guards
 
 
 def test_file_holds_what_was_planned(tmp_path: Path) -> None:
@@ -192,6 +194,7 @@ def _assert_quarantined(run: TinyRun, upload: UploadFile, reason: str) -> None:
     assert (note.run_id, note.batch_id) == (run.run_id, batch_id)
     assert len(note.source_rows) == upload.batch.samples
     assert reason in note.reason
+    assert upload.report.guards == {"reason": note.reason}
     usage = spool.usage()
     assert (usage.files, usage.part_bytes) == (1, 0)
 
@@ -285,7 +288,7 @@ def test_canary_notices_states_of_another_sample(tmp_path: Path) -> None:
         model = served.engine.model
         healthy = model.forward
         model.forward = lambda ids, rows: healthy(ids.roll(1, 0), rows)  # type: ignore[method-assign]
-        upload = _extract(extractor, run.manifests[0])
+        upload = _extract(extractor, max(run.manifests, key=lambda manifest: manifest.samples))
     _assert_quarantined(run, upload, "is not what the model gives for it alone")
 
 

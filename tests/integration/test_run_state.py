@@ -45,13 +45,13 @@ def upload(batch_id: int, worker: str = "gpu a:1") -> UploadFile:
         squares=30_000,
     )
     report = BatchReport(
-        worker=worker, device="cpu", forward_seconds=0.25, total_seconds=0.5, padded_tokens=512
+        worker=worker, device="cpu", forward_seconds=0.25, total_seconds=0.5, padded_tokens=512, halvings=3
     )
     return UploadFile(
         batch=batch,
         spool="default",
         path="p",
-        key="k",
+        key=f"{RUN}/quarantine/{batch_id:06}.json" if batch_id == 7 else "k",
         size_bytes=2000,
         checksum="crc32:AAAAAA==",
         report=report,
@@ -122,6 +122,8 @@ def test_each_batch_counts_once_however_often_it_is_delivered(redis_client: redi
     assert (progress.squares, first.squares) == (60_000, 30_000)
     (cost,) = progress.costs
     assert (cost.device, cost.batches, cost.x, cost.z, cost.y) == ("cpu", 2, 1.0, 0.06, 0.5)
+    assert (first.halvings, first.quarantined) == (3, 0)
+    assert (second.worker, second.batches, second.quarantined) == ("gpu b", 1, 1)
     [uploader] = progress.uploaders
     assert (uploader.uploader, uploader.files, uploader.duplicates, uploader.bytes) == ("up-1", 3, 1, 4000)
     assert uploader.upload_seconds == 0.375

@@ -13,8 +13,8 @@ import torch
 from common.messages import UploadFile
 from common.queues import extract_queue_name
 from common.worker import JobContext
-from gpu_worker.device_loop import canary_sample, pack
 from gpu_worker.extract import Extractor
+from gpu_worker.micro_batch import canary_sample, pack, split
 from gpu_worker.tokens import TokenBatch
 from hiddenfeed.proof import QuarantineNote
 from tests.extraction import TinyRun, read_file, tiny_run
@@ -49,18 +49,24 @@ def test_halved_batches_hold_the_same_states(tmp_path: Path, error: type[Runtime
     run = tiny_run(tmp_path, lengths=np.full(24, 20), micro_batch_tokens=160)
     spool = run.spool()
     with run.extractor(spool) as (extractor, service), service.use(run.run_id) as served:
-        whole = read_file(spool.resolve(_extract(extractor, run, 0).path))
+        upload = _extract(extractor, run, 0)
+        assert not upload.report.halvings
+        whole = read_file(spool.resolve(upload.path))
         memory = SmallMemory(served.engine.model, limit=45, error=error)
-        halved = read_file(spool.resolve(_extract(extractor, run, 0).path))
-        assert memory.asked[:4] == [(8, 20), (4, 20), (2, 20), (2, 20)]
+        upload = _extract(extractor, run, 0)
+        assert upload.report.halvings == 2
+        halved = read_file(spool.resolve(upload.path))
+        assert memory.asked[:3] == [(7, 20), (3, 20), (1, 20)]
         again = len(memory.asked)
         _extract(extractor, run, 1)
         # What does not fit is remembered: nothing is tried in vain any more.
         assert all(rows * length <= 45 for rows, length in memory.asked[again:])
+        # And the same batch has the same bytes, although this time nothing had to be halved.
+        upload = _extract(extractor, run, 0)
+        assert not upload.report.halvings
+        assert spool.resolve(upload.path).read_bytes() == halved.data
     np.testing.assert_allclose(halved.states, whole.states, rtol=1e-4, atol=1e-4)
     np.testing.assert_array_equal(halved.tensors["input_ids"], whole.tensors["input_ids"])
-    assert halved.header.guards["halved_forward_passes"] == "2"
-    assert "halved_forward_passes" not in whole.header.guards
 
 
 def test_sample_that_does_not_fit_alone_is_quarantined_and_named(tmp_path: Path) -> None:
@@ -101,6 +107,16 @@ def _batch(lengths: list[int], micro_batches: list[int], batch_id: int = 0) -> T
         offsets=offsets,
         micro_batches=np.array(micro_batches),
     )
+
+
+def test_split_cuts_to_the_limit_and_keeps_the_order() -> None:
+    lengths = np.array([9, 8, 5, 4, 4, 2, 30, 1])
+    planned = [(0, 1), (1, 6), (6, 7), (7, 8)]
+    assert split(lengths, planned, None) == planned
+    assert split(lengths, planned, 40) == planned
+    assert split(lengths, planned, 16) == [(0, 1), (1, 3), (3, 6), (6, 7), (7, 8)]
+    # A sample that is longer than the limit runs alone.
+    assert split(lengths, planned, 1) == [(sample, sample + 1) for sample in range(8)]
 
 
 def test_pack_pads_on_the_right_and_finds_the_real_tokens() -> None:

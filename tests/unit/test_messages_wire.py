@@ -25,6 +25,8 @@ UPLOAD_V1 = (
     b'"report":{"worker":"gpu-1","device":"cpu","read_seconds":0.0,"forward_seconds":1.5,"stall_seconds":0.0,'
     b'"write_seconds":0.0,"total_seconds":1.75,"padded_tokens":1300}}'
 )
+# The same from programs that say what the guards saw.
+UPLOAD_V1_GUARDS = UPLOAD_V1.removesuffix(b"}}") + b',"halvings":2,"guards":{"norm_median":"5,9"}}}'
 
 EXTRACT = ExtractBatch(
     run_id="demo-0123456789ab", batch_id=42, tokens="demo-0123456789ab/tokens.parquet", row_group=42,
@@ -35,11 +37,16 @@ UPLOAD = UploadFile(
     key="demo-0123456789ab/batches/000042.safetensors", size_bytes=7112340, checksum="crc64nvme:AAAAAAAAAAA=",
     report=BatchReport(worker="gpu-1", device="cpu", forward_seconds=1.5, total_seconds=1.75, padded_tokens=1300),
 )  # fmt: skip
+UPLOAD_GUARDED = msgspec.structs.replace(
+    UPLOAD, report=msgspec.structs.replace(UPLOAD.report, halvings=2, guards={"norm_median": "5,9"})
+)
 
 
 def test_golden_bytes_decode_and_encode() -> None:
     assert msgspec.json.encode(EXTRACT) == EXTRACT_V1
     assert msgspec.json.encode(UPLOAD) == UPLOAD_V1
+    assert msgspec.json.encode(UPLOAD_GUARDED) == UPLOAD_V1_GUARDS
+    assert parse_message(UploadFile, msgspec.json.decode(UPLOAD_V1_GUARDS)) == UPLOAD_GUARDED
     assert parse_message(ExtractBatch, msgspec.json.decode(EXTRACT_V1)) == EXTRACT
     assert parse_message(UploadFile, msgspec.json.decode(UPLOAD_V1)) == UPLOAD
     newer = msgspec.structs.replace(EXTRACT, squares=98765)
