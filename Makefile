@@ -63,6 +63,7 @@ format: venv ## Format and fix what can be fixed; write the generated docs
 .PHONY: bench
 bench: venv ## The benchmarks, quick form
 	$(BIN)/python -m benchmarks extraction --quick
+	$(BIN)/python -m benchmarks device_loop --quick
 	$(BIN)/python -m benchmarks control_plane --quick
 	$(BIN)/python -m benchmarks recovery --quick
 

@@ -1,0 +1,340 @@
+"""Is the device ever idle for the worker's sake? The whole worker around a device that only takes time.
+
+`busy_fraction` is the share of the time from the first forward pass to the last in which the device
+computed, over many files: queue, reading tokens, packing, checks, the canary, batch files, checksums
+and announcements are the worker's own. The same is measured with a slow disk, with a process beside
+that reads every file as an uploader does, and with parts of the worker taken away.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import redis
+import torch
+
+from benchmarks.emulated_device import EmulatedDevice, EmulatedLoop, EmulatedModel, wait_until
+from benchmarks.planned_run import RunSpec, mixed_lengths, put_run
+from common.messages import BatchReport, ExtractBatch, UploadFile
+from common.part_file import PartFile
+from common.queues import EXTRACT_FUNCTION, enqueue, extract_queue_name, extract_request
+from common.settings.catalogue import ExtractSettings, QueueSettings, SpoolSettings
+from common.spool import Spool
+from common.worker import JobContext, Worker
+from gpu_worker.engine import Engine, engine_key
+from gpu_worker.extract import Extractor
+from gpu_worker.service import RunService
+from gpu_worker.taps import Selection
+from gpu_worker.tokens import TokenCache, TokenFile
+from hiddenfeed.errors import DataError
+from hiddenfeed.run import RunDocument
+from hiddenfeed.store.directory import DirectoryStore
+from standalone.servers import start_redis
+
+#: A 27B model of 64 blocks on one H200: what a token is and how many there are in a second.
+TAPS, BLOCKS, HIDDEN, TOKENS_PER_SECOND = (2, 17, 32, 47, 62), 64, 5120, 10_000
+_VOCABULARY = 100_000
+_DISK_BYTES_PER_SECOND = 0.6e9
+#: Longest wait for one file.
+_SECONDS = 60.0
+
+ArgumentsT = ParamSpec("ArgumentsT")
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is measured."""
+
+    files: int
+    file_tokens: int
+    micro_batch_tokens: int
+
+
+#: Files of 400 MB, and of 100 MB.
+FULL = Scale(files=32, file_tokens=7812, micro_batch_tokens=2048)
+QUICK = Scale(files=16, file_tokens=1953, micro_batch_tokens=512)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What is other than in the worker as it is."""
+
+    disk_bytes_per_second: float | None = None
+    uploader: bool = False
+    writer_thread: bool = True
+    batches_in_flight: int = field(default_factory=lambda: ExtractSettings().batches_in_flight)
+
+
+VARIANTS = {
+    "busy_fraction": Variant(),
+    "busy_fraction_slow_disk": Variant(disk_bytes_per_second=_DISK_BYTES_PER_SECOND),
+    "busy_fraction_with_uploader": Variant(uploader=True),
+    "busy_fraction_one_batch_at_a_time": Variant(batches_in_flight=1),
+    "busy_fraction_without_writer_thread": Variant(writer_thread=False, batches_in_flight=1),
+}
+
+
+def run(*, quick: bool) -> dict[str, Any]:
+    """Measure every variant."""
+    scale = QUICK if quick else FULL
+    # In memory, where there is such a place: what this machine's disk can do is another question.
+    memory = Path("/dev/shm")  # noqa: S108 - the folder inside has a name of its own
+    with tempfile.TemporaryDirectory(prefix="hfbench-", dir=memory if memory.is_dir() else None) as name:
+        folder = Path(name)
+        store = DirectoryStore(folder / "store")
+        store.check(create=True)
+        document, manifests = _put(store, scale)
+        server = start_redis(folder / "redis")
+        try:
+            with redis.Redis.from_url(server.url) as client:
+                found = {
+                    variant: _measure(folder / variant, client, store, document, manifests, what)
+                    for variant, what in VARIANTS.items()
+                }
+        finally:
+            server.stop()
+    results: dict[str, Any] = {variant: each.pop("busy_fraction") for variant, each in found.items()}
+    return {**results, **found["busy_fraction"], "files": len(manifests), "variants": found}
+
+
+def describe(results: dict[str, Any]) -> list[str]:
+    """The results for people."""
+    lines = [
+        f"{results['files']} files of {results['file_bytes'] / 1e6:.0f} MB at {results['states_gb_per_second']:.2f} GB/s:"
+    ]
+    for variant in VARIANTS:
+        found = results["variants"][variant]
+        words = variant.removeprefix("busy_fraction").replace("_", " ").strip() or "the worker as it is"
+        lines.append(
+            f"  {words:26} device busy {results[variant]:7.2%}, longest gap {found['longest_gap_ms']:4.0f} ms, "
+            f"{found['cpu_cores']:.2f} cores"
+        )
+    lines.append(
+        f"  host buffers {results['ring_bytes'] / 1e9:.2f} GB, the process {results['host_memory_bytes'] / 1e9:.2f} GB at most"
+    )
+    return lines
+
+
+def _measure(
+    folder: Path,
+    client: redis.Redis,
+    store: DirectoryStore,
+    document: RunDocument,
+    manifests: list[ExtractBatch],
+    variant: Variant,
+) -> dict[str, Any]:
+    """All batches of the run through one worker."""
+    client.flushall()
+    device = EmulatedDevice(TOKENS_PER_SECOND)
+    spool = _spool(folder, variant)
+    service = _EmulatedService(store, TokenCache(folder / "cache"), device, variant)
+    service.prepare(document.run_id)
+    extractor, done = Extractor(service, spool), threading.Semaphore(0)
+    reasons: list[str] = []
+    reader = _Reader() if variant.uploader else None
+
+    def handle(payload: Any, context: JobContext) -> BatchReport:
+        report = extractor.extract_batch(payload, context)
+        upload = context.follow_ups[0].payload
+        assert isinstance(upload, UploadFile)
+        reasons.extend(filter(None, [report.guards.get("reason")]))
+        if reader is None:
+            spool.remove(upload.path)
+        else:
+            reader.take(spool.resolve(upload.path))
+        done.release()
+        return report
+
+    worker = Worker(
+        redis=client,
+        role="gpu_worker",
+        queues=lambda _: extract_queue_name(document.run_id),
+        handlers={EXTRACT_FUNCTION: handle},
+        settings=QueueSettings(),
+        slots=lambda: variant.batches_in_flight,
+    )
+    enqueue(client, [extract_request(manifest) for manifest in manifests], QueueSettings())
+    peak, cpu, begin = _PeakMemory(), time.process_time(), time.perf_counter()
+    thread = threading.Thread(target=worker.run, name="worker")
+    thread.start()
+    try:
+        for _ in manifests:
+            if not done.acquire(timeout=_SECONDS) or reasons:
+                raise DataError("; ".join(reasons) or "the worker did not finish its batches")
+        wall, cpu = time.perf_counter() - begin, time.process_time() - cpu
+    finally:
+        worker.stop()
+        thread.join()
+        if reader is not None:
+            reader.close()
+    found = _figures(device, service.loop, manifests, wall)
+    service.close()
+    shutil.rmtree(folder, ignore_errors=True)
+    return {**found, "cpu_cores": cpu / wall, "host_memory_bytes": peak.bytes()}
+
+
+def _figures(
+    device: EmulatedDevice, loop: EmulatedLoop, manifests: list[ExtractBatch], wall: float
+) -> dict[str, Any]:
+    tokens = sum(manifest.tokens_total for manifest in manifests)
+    token_bytes = len(TAPS) * HIDDEN * 2
+    return {
+        "busy_fraction": device.busy_fraction(),
+        "longest_gap_ms": device.longest_gap() * 1000,
+        "tokens_per_second": tokens / wall,
+        "states_gb_per_second": tokens * token_bytes / wall / 1e9,
+        "file_bytes": tokens * token_bytes / len(manifests),
+        "ring_bytes": loop.ring_bytes,
+    }
+
+
+def _put(store: DirectoryStore, scale: Scale) -> tuple[RunDocument, list[ExtractBatch]]:
+    mean, longest = 300, scale.micro_batch_tokens
+    samples = scale.files * scale.file_tokens // mean
+    spec = RunSpec(
+        model="emulated",
+        model_identity="emulated",
+        hidden_size=HIDDEN,
+        num_blocks=BLOCKS,
+        vocabulary=_VOCABULARY,
+        taps=TAPS,
+        micro_batch_tokens=scale.micro_batch_tokens,
+        batch_tokens=scale.file_tokens,
+    )
+    return put_run(store, spec, mixed_lengths(samples, mean, longest))
+
+
+class _EmulatedService(RunService):
+    """The run in service, with the emulated device in place of a model."""
+
+    def __init__(
+        self, store: DirectoryStore, cache: TokenCache, device: EmulatedDevice, variant: Variant
+    ) -> None:
+        super().__init__(store, cache, ExtractSettings(), torch.device("cpu"))
+        self._emulated, self._variant = device, variant
+
+    @property
+    def loop(self) -> EmulatedLoop:
+        """The loop of the run in service."""
+        assert self._engine is not None
+        assert isinstance(self._engine.loop, EmulatedLoop)
+        return self._engine.loop
+
+    def _engine_for(self, document: RunDocument, tokens: TokenFile) -> Engine:
+        model = EmulatedModel(Selection(TAPS), HIDDEN, _VOCABULARY)
+        loop = EmulatedLoop(
+            model,
+            self._emulated,
+            document.identity.micro_batch_tokens,
+            None if self._variant.writer_thread else _AtOnce(),
+        )
+        key = engine_key(document, ExtractSettings(), torch.device("cpu"))
+        self._engine = Engine(key, model, loop, loop.baseline)
+        return self._engine
+
+
+class _AtOnce(Executor):
+    """No thread: who asks for something does it."""
+
+    def submit(
+        self,
+        call: Callable[ArgumentsT, ResultT],
+        /,
+        *arguments: ArgumentsT.args,
+        **keywords: ArgumentsT.kwargs,
+    ) -> Future[ResultT]:
+        future: Future[ResultT] = Future()
+        try:
+            future.set_result(call(*arguments, **keywords))
+        except Exception as error:  # noqa: BLE001 - it is raised by whoever asks for the result
+            future.set_exception(error)
+        return future
+
+
+def _spool(folder: Path, variant: Variant) -> Spool:
+    settings = SpoolSettings(spool="bench", spool_dir=str(folder / "spool"), spool_free_bytes=0)
+    if variant.disk_bytes_per_second is None:
+        return Spool(settings)
+    return _SlowSpool(settings, variant.disk_bytes_per_second)
+
+
+class _SlowSpool(Spool):
+    """A spool on a disk of one speed, without a cache: a write returns when the disk has it."""
+
+    def __init__(self, settings: SpoolSettings, bytes_per_second: float) -> None:
+        super().__init__(settings)
+        self._rate, self._free_at, self._turn = bytes_per_second, 0.0, threading.Lock()
+
+    def reserve(self, *arguments: Any, **keywords: Any) -> PartFile | None:
+        """A file whose writes take their time."""
+        part = super().reserve(*arguments, **keywords)
+        if part is not None:
+            at_once = part.write_at
+
+            def write_at(data: bytes | bytearray | memoryview, offset: int) -> None:
+                at_once(data, offset)
+                with self._turn:
+                    begin = max(time.perf_counter(), self._free_at)
+                    end = self._free_at = begin + memoryview(data).nbytes / self._rate
+                wait_until(end)
+
+            part.write_at = write_at  # type: ignore[method-assign]
+        return part
+
+
+class _Reader:
+    """A process that reads files whole, sums their bytes and removes them, as an uploader does."""
+
+    _PROGRAM = """
+import sys
+from pathlib import Path
+from hiddenfeed.checksum import file_checksum
+for line in sys.stdin:
+    path = Path(line.rstrip("\\n"))
+    file_checksum(path)
+    path.unlink()
+"""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", self._PROGRAM], stdin=subprocess.PIPE, text=True, bufsize=1
+        )
+
+    def take(self, path: Path) -> None:
+        """Have it read `path`."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{path}\n")
+
+    def close(self) -> None:
+        """Wait until it has read all."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+class _PeakMemory:
+    """Most memory of this process since now; Linux alone can forget the earlier peak."""
+
+    def __init__(self) -> None:
+        clear = Path("/proc/self/clear_refs")
+        if clear.exists():
+            clear.write_text("5")
+
+    def bytes(self) -> int:
+        """0 where it cannot be told."""
+        status = Path("/proc/self/status")
+        if not status.exists():
+            return 0
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        return int(line.split()[1]) * 1024
