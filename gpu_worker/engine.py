@@ -16,7 +16,9 @@ from common.logs import get_logger
 from common.settings.catalogue import ExtractSettings
 from common.weights import weights_identity
 from gpu_worker.agreement import tolerance_for
+from gpu_worker.compiled import compile_blocks
 from gpu_worker.device_loop import DeviceLoop
+from gpu_worker.kernels import refuse_slow_kernels
 from gpu_worker.model import ModelSource, dtype_name, load_pretrained, torch_dtype
 from gpu_worker.selftest import SelfTest, probe
 from gpu_worker.structure import dissect
@@ -40,6 +42,9 @@ class EngineKey:
     dtype: str
     #: As in the run's identity.
     identity: str
+    #: As in the settings.
+    compile: bool = False
+    allow_slow_kernels: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,14 @@ def engine_key(document: RunDocument, settings: ExtractSettings, device: torch.d
         attention=settings.attention,
         trust_remote_code=settings.trust_remote_code,
     )
-    return EngineKey(source, Selection(identity.taps, identity.final_state), identity.dtype, identity.model)
+    return EngineKey(
+        source,
+        Selection(identity.taps, identity.final_state),
+        identity.dtype,
+        identity.model,
+        compile=settings.compile,
+        allow_slow_kernels=settings.allow_slow_kernels,
+    )
 
 
 def make_engine(
@@ -101,11 +113,15 @@ def make_engine(
         )
     dtype = torch_dtype(key.dtype)
     tolerance = tolerance_for([key.dtype, dtype_name(model.compute_dtype)], median=model.is_mixture)
+    if not key.allow_slow_kernels:
+        refuse_slow_kernels(str(key.source), parts.blocks, parts.device.type)
     # The head and the vision tower go with the wrapper.
     del whole
     chosen = probe(samples, model.vocabulary, model.max_positions)
     test = SelfTest(model.parts, key.selection, chosen, str(key.source))
     model.truncate()
+    if key.compile:
+        compile_blocks(parts.blocks)
     baseline = test.run(model, dtype, tolerance)
     loop = DeviceLoop(model, dtype, tolerance, limit=forward_tokens or None)
     if not forward_tokens:

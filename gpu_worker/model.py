@@ -15,7 +15,7 @@ from torch import nn
 
 from common.hub import local_folder, model_error, quiet_libraries
 from gpu_worker.structure import dissect
-from hiddenfeed.errors import ConfigError
+from hiddenfeed.errors import ConfigError, HiddenfeedError
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
@@ -91,9 +91,40 @@ def load_pretrained(source: ModelSource) -> nn.Module:
     except torch.OutOfMemoryError:
         raise ConfigError(f"model {source} does not fit into the memory of {source.device}") from None
     except _LOAD_ERRORS as error:
-        raise model_error(source.name, source.revision, "the checkpoint", error) from error
+        raise _load_error(source, error) from error
     _refuse_missing_weights(source, model, info)
     return model.eval().requires_grad_(False)
+
+
+def _load_error(source: ModelSource, error: Exception) -> HiddenfeedError:
+    text = " ".join(str(error).split())
+    if not source.trust_remote_code and "trust_remote_code" in text:
+        return ConfigError(
+            f"model {source} brings code of its own; read it, and allow it with --trust-remote-code"
+        )
+    if isinstance(error, _QuantisedError):
+        return ConfigError(
+            f"model {source} is quantised ({error.method}) and cannot be loaded here: {text[:300]}"
+        )
+    return model_error(source.name, source.revision, "the checkpoint", error)
+
+
+class _QuantisedError(RuntimeError):
+    """What was raised while a quantised checkpoint was loaded: a package or a device that it needs is missing."""
+
+    def __init__(self, method: str, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.method = method
+
+
+def _quantisation(config: Any) -> str | None:
+    """How the checkpoint is quantised (`fp8`, `compressed-tensors`, `awq`, …); None if it is not."""
+    for part in (config, config.get_text_config(decoder=True)):
+        found = getattr(part, "quantization_config", None)
+        if found:
+            given = found if isinstance(found, dict) else found.to_dict()
+            return str(getattr(given.get("quant_method"), "value", given.get("quant_method")))
+    return None
 
 
 def _load(source: ModelSource, place: str) -> tuple[nn.Module, dict[str, Any]]:
@@ -108,7 +139,13 @@ def _load(source: ModelSource, place: str) -> tuple[nn.Module, dict[str, Any]]:
         arguments["attn_implementation"] = source.attention
     if source.device.type == "cuda":
         arguments["device_map"] = {"": str(source.device)}
-    model, info = _auto_class(config).from_pretrained(place, **arguments)
+    method = _quantisation(config)
+    try:
+        model, info = _auto_class(config).from_pretrained(place, **arguments)
+    except (ImportError, RuntimeError, ValueError) as error:
+        if method is None or isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise _QuantisedError(method, error) from error
     return model, info
 
 

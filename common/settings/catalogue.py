@@ -195,6 +195,18 @@ class ExtractSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             extra={"unit": "tokens"},
         ),
     ] = 0
+    compile: Annotated[
+        bool,
+        Meta(
+            description="compile the model's blocks with torch.compile: minutes at the start, then some percent faster on a GPU"
+        ),
+    ] = False
+    allow_slow_kernels: Annotated[
+        bool,
+        Meta(
+            description="run a hybrid model on a GPU though its fast kernels (flash-linear-attention, causal-conv1d, mamba-ssm) are missing"
+        ),
+    ] = False
     trust_remote_code: Annotated[bool, Meta(description="run model code that a checkpoint brings along")] = (
         False
     )
