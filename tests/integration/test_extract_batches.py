@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from gpu_worker.agreement import compare, tolerance_for
 from gpu_worker.extract import Extractor
 from gpu_worker.structure import dissect
 from hiddenfeed.checksum import checksum_of, file_checksum
-from hiddenfeed.errors import PermanentError
+from hiddenfeed.errors import PermanentError, TransientError
 from hiddenfeed.layout import batch_key, quarantine_note_key, tokens_key
 from hiddenfeed.proof import QuarantineNote
 from hiddenfeed.reader import RunReader
@@ -279,6 +281,49 @@ def test_failed_guard_is_quarantined_and_the_next_batch_goes_on(tmp_path: Path) 
         second = _extract(extractor, run.manifests[1])
     assert second.key == batch_key(run.run_id, 1)
     assert second.checksum == file_checksum(spool.resolve(second.path))
+
+
+def test_nan_in_the_weights_quarantines_the_batches_that_meet_it(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path)
+    with run.extractor() as (extractor, service), service.use(run.run_id) as served:
+        ids = [
+            set(served.tokens.batch(batch_id).input_ids.tolist()) for batch_id in range(len(run.manifests))
+        ]
+        # A token that some batches have and some have not, behind the self-test's back.
+        token = max(ids[1] - ids[2])
+        with torch.no_grad():
+            embeddings: Any = served.engine.model.parts.decoder
+            embeddings.get_input_embeddings().weight[token] = float("nan")
+        uploads = [_extract(extractor, message) for message in run.manifests[:3]]
+    assert ["/quarantine/" in upload.key for upload in uploads] == [token in met for met in ids[:3]]
+    assert "is not finite in" in uploads[1].report.guards["reason"]
+
+
+def test_disk_that_is_full_in_mid_file_costs_an_attempt_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tiny_run(tmp_path)
+    spool = run.spool()
+    message = max(run.manifests, key=lambda manifest: manifest.samples)
+    writes = 0
+
+    def full_after_the_first(fd: int, data: Any, offset: int) -> int:
+        nonlocal writes
+        writes += 1
+        if writes > 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return healthy(fd, data, offset)
+
+    healthy = os.pwrite
+    with run.extractor(spool) as (extractor, _):
+        monkeypatch.setattr(os, "pwrite", full_after_the_first)
+        with pytest.raises(TransientError, match="could not be written: No space left on device"):
+            _extract(extractor, message)
+        usage = spool.usage()
+        assert (usage.files, usage.part_bytes) == (0, 0)
+        monkeypatch.setattr(os, "pwrite", healthy)
+        upload = _extract(extractor, message)
+    assert upload.checksum == file_checksum(spool.resolve(upload.path))
 
 
 def test_canary_notices_states_of_another_sample(tmp_path: Path) -> None:

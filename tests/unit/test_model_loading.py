@@ -89,6 +89,16 @@ def test_folder_without_weights(tmp_path: Path) -> None:
         load_pretrained(_source(tmp_path))
 
 
+def test_folder_that_lacks_a_shard_of_its_weights(tmp_path: Path) -> None:
+    model: Any = make_model("llama")
+    model.save_pretrained(tmp_path, max_shard_size="50KB")
+    shards = sorted(tmp_path.glob("model-*.safetensors"))
+    assert len(shards) > 1
+    shards[-1].unlink()
+    with pytest.raises(ConfigError, match=rf"checkpoint of model .* cannot be read: .*{shards[-1].name}"):
+        load_pretrained(_source(tmp_path))
+
+
 def test_weights_cut_short(tmp_path: Path) -> None:
     save_model(tmp_path, "llama")
     weights = tmp_path / "model.safetensors"
