@@ -67,6 +67,10 @@ bench: venv ## The benchmarks, quick form
 	$(BIN)/python -m benchmarks control_plane --quick
 	$(BIN)/python -m benchmarks recovery --quick
 
+.PHONY: gpu-check
+gpu-check: venv ## On a machine with a CUDA device: tests on it and its speed, in a few minutes; ends with one JSON object
+	$(BIN)/python -m benchmarks gpu_check --json
+
 .PHONY: compose-smoke
 compose-smoke: ## Build, up, scale, submit, verify, down: needs a Docker engine
 	COMPOSE='$(COMPOSE)' deploy/compose/smoke.sh

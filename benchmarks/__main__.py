@@ -15,6 +15,7 @@ from hiddenfeed.errors import HiddenfeedError
 BENCHMARKS = {
     "extraction": "how much of the device's speed does the worker deliver?",
     "device_loop": "is the device ever idle for the worker's sake?",
+    "gpu_check": "does a GPU of this machine compute what it should, and how fast?",
     "control_plane": "what does the queue cost, and how many GPUs can one Redis feed?",
     "upload": "how much of a bare put's speed does the uploader deliver, and what does it cost?",
     "eta": "how far off is the time that is said to be left?",

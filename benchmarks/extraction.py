@@ -44,6 +44,7 @@ from gpu_worker.model import resolve_device
 from gpu_worker.runs import RunChooser
 from gpu_worker.service import RunService
 from gpu_worker.tokens import TokenCache
+from hiddenfeed.batch_file import bytes_per_token
 from hiddenfeed.run import RunDocument
 from hiddenfeed.store.directory import DirectoryStore
 from hiddenfeed.taps import parse_taps
@@ -65,6 +66,8 @@ class Scale:
     longest: int
     micro_batch_tokens: int
     batch_tokens: int
+    #: As in the settings.
+    taps: str = "dflash"
 
 
 QUICK = Scale(
@@ -94,16 +97,23 @@ def run(*, quick: bool, device: str = "auto") -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="hfbench-") as name:
         folder = Path(name)
         models["qwen3-8x512"] = random_qwen3(folder / "qwen3")
-        server = start_redis(folder / "redis")
-        try:
-            with redis.Redis.from_url(server.url) as client:
-                found = {
-                    model: Measurement(folder / model, client, path, scale, device).measure()
-                    for model, path in models.items()
-                }
-        finally:
-            server.stop()
+        found = measure_models(folder, models, scale, device)
     return {"efficiency": min(each["efficiency"] for each in found.values()), "models": found}
+
+
+def measure_models(
+    folder: Path, models: dict[str, Path], scale: Scale, device: str
+) -> dict[str, dict[str, Any]]:
+    """Measure checkpoints, one after the other, with a Redis of their own; everything is left in `folder`."""
+    server = start_redis(folder / "redis")
+    try:
+        with redis.Redis.from_url(server.url) as client:
+            return {
+                model: Measurement(folder / model, client, path, scale, device).measure()
+                for model, path in models.items()
+            }
+    finally:
+        server.stop()
 
 
 def describe(results: dict[str, Any]) -> list[str]:
@@ -241,6 +251,7 @@ class Measurement:
             "worker_tokens_per_second": tokens / statistics.median(worker),
             "bare_tokens_per_second": tokens / statistics.median(bare),
             "padding_waste": 1 - tokens / padded,
+            "states_gb_per_second": tokens * _token_bytes(self._document) / statistics.median(worker) / 1e9,
             "forward_share": sum(report.forward_seconds for report in self._reports) / total,
             "stall_share": sum(report.stall_seconds for report in self._reports) / total,
             "rounds": len(ratios),
@@ -255,6 +266,13 @@ class Measurement:
         }
 
 
+def _token_bytes(document: RunDocument) -> int:
+    identity = document.identity
+    return bytes_per_token(
+        taps=len(identity.taps), hidden_size=document.hidden_size, dtype=identity.dtype, final=False
+    )
+
+
 def _put(store: DirectoryStore, model: Path, scale: Scale) -> tuple[RunDocument, list[ExtractBatch]]:
     from transformers import AutoConfig
 
@@ -265,7 +283,7 @@ def _put(store: DirectoryStore, model: Path, scale: Scale) -> tuple[RunDocument,
         hidden_size=config.hidden_size,
         num_blocks=config.num_hidden_layers,
         vocabulary=config.vocab_size,
-        taps=parse_taps("dflash", config.num_hidden_layers).taps,
+        taps=parse_taps(scale.taps, config.num_hidden_layers).taps,
         micro_batch_tokens=scale.micro_batch_tokens,
         batch_tokens=scale.batch_tokens,
     )
@@ -284,23 +302,25 @@ def _record(document: RunDocument) -> RunRecord:
     )
 
 
-def random_qwen3(folder: Path) -> Path:
-    """An 8-layer, 512-wide Qwen3 with random bfloat16 weights."""
+def random_qwen3(folder: Path, *, blocks: int = 8, hidden_size: int = 512, device: str = "cpu") -> Path:
+    """A Qwen3 with random bfloat16 weights, made on `device`."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     config = Qwen3Config(
         vocab_size=32000,
-        hidden_size=512,
-        num_hidden_layers=8,
-        num_attention_heads=8,
-        num_key_value_heads=4,
+        hidden_size=hidden_size,
+        num_hidden_layers=blocks,
+        num_attention_heads=hidden_size // 64,
+        num_key_value_heads=hidden_size // 128,
         head_dim=64,
-        intermediate_size=1536,
+        intermediate_size=3 * hidden_size,
         max_position_embeddings=4096,
         tie_word_embeddings=True,
+        dtype="bfloat16",
     )
     quiet_libraries()
     torch.manual_seed(0)
-    model: Any = Qwen3ForCausalLM(config)
+    with torch.device(device):
+        model: Any = Qwen3ForCausalLM(config)
     model.to(torch.bfloat16).save_pretrained(folder)
     return folder

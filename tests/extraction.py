@@ -44,10 +44,10 @@ class TinyRun:
     def model(self) -> Path:
         return self.folder / "model"
 
-    def service(self, settings: ExtractSettings | None = None) -> RunService:
+    def service(self, settings: ExtractSettings | None = None, device: str = "cpu") -> RunService:
         """A service that has nothing in service yet."""
         cache = TokenCache(self.folder / "cache")
-        return RunService(self.store, cache, settings or ExtractSettings(), torch.device("cpu"))
+        return RunService(self.store, cache, settings or ExtractSettings(), torch.device(device))
 
     def spool(self, cap_bytes: int = 1 << 30) -> Spool:
         settings = SpoolSettings(
@@ -56,9 +56,11 @@ class TinyRun:
         return Spool(settings)
 
     @contextmanager
-    def extractor(self, spool: Spool | None = None) -> Iterator[tuple[Extractor, RunService]]:
+    def extractor(
+        self, spool: Spool | None = None, device: str = "cpu"
+    ) -> Iterator[tuple[Extractor, RunService]]:
         """A handler with the run in service."""
-        service = self.service()
+        service = self.service(device=device)
         service.prepare(self.run_id)
         try:
             yield Extractor(service, spool or self.spool()), service
