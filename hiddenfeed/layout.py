@@ -82,6 +82,16 @@ def complete_key(run_id: str) -> str:
     return f"{check_run_id(run_id)}/complete.json"
 
 
+def report_key(run_id: str) -> str:
+    """How the run went, as JSON: written after the proof, for people; no proof looks at it."""
+    return f"{check_run_id(run_id)}/report.json"
+
+
+def report_page_key(run_id: str) -> str:
+    """The same as a page that needs nothing else."""
+    return f"{check_run_id(run_id)}/report.html"
+
+
 def batches_prefix(run_id: str) -> str:
     """Common prefix of all batch files of a run."""
     return f"{check_run_id(run_id)}/batches/"

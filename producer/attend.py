@@ -9,7 +9,7 @@ from typing import TypeVar
 from common.retry import keep_trying
 from common.settings.catalogue import QueueSettings, SubmitSettings
 from common.settings.resolve import Resolved
-from hiddenfeed.errors import PermanentError, TransientError
+from hiddenfeed.errors import HiddenfeedError, PermanentError, TransientError
 from hiddenfeed.inventory import completion_gaps
 from hiddenfeed.proof import finish, load_proof
 from hiddenfeed.run import RunDocument
@@ -17,6 +17,7 @@ from producer.bootstrap import Surroundings
 from producer.console import Console
 from producer.follow import follow
 from producer.report import proof_lines
+from producer.report_files import write_report
 from producer.submission import Submission, failures
 from producer.tokens_file import read_manifests
 
@@ -121,6 +122,10 @@ def _see_through(around: Surroundings, submission: Submission, document: RunDocu
         console.progress("proving: {} of {} batches".format, done, total)
 
     proof = waited_out(console, lambda: finish(around.store, run_id, progress=proving))
+    try:
+        write_report(around.store, around.client, document, proof)
+    except HiddenfeedError as error:
+        console.warn(f"the run is complete, but its report could not be written: {error}")
     try:
         submission.close()
     except TransientError as error:

@@ -15,6 +15,7 @@ from hiddenfeed.errors import TransientError
 from hiddenfeed.run import RunDocument
 from producer.console import Console
 from producer.pace import standing_line
+from producer.recording import Recording
 from producer.submission import Standing, Submission
 
 #: Between two looks: enough for a person, and nothing for Redis.
@@ -33,11 +34,12 @@ def follow(
     Outages of Redis and the store are waited out. Raises DataError if the store holds what does not
     belong to the run.
     """
-    pace, failures = Pace(), 0
+    pace, failures, recording = Pace(), 0, Recording(client, document.run_id)
     while True:
         try:
             standing = submission.step()
-            workers = sum(worker.role == "gpu_worker" for worker in list_workers(client))
+            fleet = list_workers(client)
+            recording.look(time.monotonic(), standing, fleet)
         except TransientError as error:
             if not failures:
                 console.warn(f"waiting: {error}")
@@ -50,6 +52,7 @@ def follow(
         if standing.stored or standing.stuck or standing.state == "cancelled":
             return standing
         plan = document.plan
+        workers = sum(worker.role == "gpu_worker" for worker in fleet)
         pace.look(time.monotonic(), standing.progress)
         console.progress(
             partial(standing_line, standing, pace, tokens=plan.tokens, batches=plan.batches, workers=workers)

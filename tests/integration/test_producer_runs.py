@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import redis
 
@@ -24,10 +25,12 @@ from common.cli import dispatch
 from common.queues import extract_queue_name, queue_counts
 from common.run_state import get_run
 from hiddenfeed.errors import TransientError
-from hiddenfeed.layout import batch_key
+from hiddenfeed.layout import batch_key, report_key, report_page_key
 from hiddenfeed.proof import load_proof, prove
 from hiddenfeed.store import open_store
+from hiddenfeed.verify import verify
 from producer.__main__ import PROG, commands
+from producer.end_report import EndReport
 from standalone.servers import RedisServer
 from tests.conftest import S3Access
 from tests.stand_in_worker import stand_in
@@ -163,6 +166,11 @@ def test_a_run_from_data_to_proof_and_again(site: Site) -> None:
     assert f"run {run_id} is complete: 121 rows = 120 stored + 1 skipped + 0 quarantined" in out
     assert load_proof(store, run_id) is not None
     assert prove(store, run_id).stored == 120
+    report = msgspec.json.decode(store.read(report_key(run_id)), type=EndReport)
+    assert (report.proof["stored"], sum(worker.batches for worker in report.workers)) == (120, BATCHES)
+    assert [(many, "not JSON" in reason) for reason, many in report.skipped.items()] == [(1, True)]
+    assert "Proved complete: 121 input rows" in store.read(report_page_key(run_id)).decode()
+    assert verify(store, run_id, deep=True).finished
     said = messages(err)
     assert any(line.get("run_id") == run_id for line in said)
     assert any("line 121 is not JSON" in line["message"] for line in said)

@@ -1,0 +1,205 @@
+"""report.html: the end report as one page that needs no other file, no script and no network."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from html import escape
+
+from common.history import Rates
+from hiddenfeed.words import count_text, duration_text, size_rate_text, size_text
+from producer.end_report import EndReport
+
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 900, 220, 90, 24
+_STYLE = """
+:root { color-scheme: light dark; --line: #d5dbe2; --muted: #525c69; --blue: #1a5fb4; --orange: #a84c00; font: 15px/1.5 system-ui, sans-serif; }
+@media (prefers-color-scheme: dark) { :root { --line: #3a424d; --muted: #a9b3c0; --blue: #7fb4ff; --orange: #ffb26b; } }
+body { max-width: 64rem; margin: 1.5rem auto; padding: 0 1rem; font-variant-numeric: tabular-nums; }
+h1 { font-size: 1.3rem; overflow-wrap: anywhere; } h2 { font-size: 1.05rem; margin: 1.8rem 0 .4rem; }
+.proved { border-left: .35rem solid #2a8a4a; padding: .3rem .9rem; }
+dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(13rem, 1fr)); gap: .5rem 1.2rem; }
+dt, .muted { color: var(--muted); font-size: .85rem; } dd { margin: 0; font-weight: 600; overflow-wrap: anywhere; }
+.wide { overflow-x: auto; } table { border-collapse: collapse; }
+th, td { padding: .2rem 1rem .2rem 0; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
+th:first-child, td:first-child { text-align: left; white-space: normal; overflow-wrap: anywhere; }
+svg { width: 100%; height: auto; } svg text { fill: var(--muted); font-size: 13px; }
+.grid { stroke: var(--line); } .a { stroke: var(--blue); } .b { stroke: var(--orange); stroke-dasharray: 6 4; }
+.a, .b { fill: none; stroke-width: 2; } .ka { color: var(--blue); } .kb { color: var(--orange); }
+"""
+
+Series = tuple[str, Callable[[Rates], float | None]]
+
+
+def render_report(report: EndReport) -> str:
+    """The page; every text is escaped."""
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(report.run_id)}: how it went</title><style>{_STYLE}</style></head><body><main>"
+        f"<h1>{escape(report.run_id)}</h1>{''.join(_parts(report))}</main></body></html>\n"
+    )
+
+
+def _parts(report: EndReport) -> Iterable[str]:
+    proof = report.proof
+    yield (
+        f'<p class="proved">Proved complete: {count_text(proof["rows"], "input row")} = {proof["stored"]:,} stored + '
+        f"{proof['skipped']:,} skipped + {proof['quarantined']:,} quarantined; "
+        f"{count_text(proof['batches'], 'batch file')}, {count_text(proof['tokens'], 'token')}, "
+        f"{size_text(proof['size_bytes'])} in {escape(report.store)}. Size and checksum of every file are in complete.json.</p>"
+    )
+    yield _numbers(report)
+    yield "<h2>Extraction and upload over time</h2>"
+    yield _chart(
+        report.rates,
+        ("extracted", lambda each: each.extract_bytes_per_second),
+        ("stored", lambda each: each.upload_bytes_per_second),
+        size_rate_text,
+    )
+    yield "<h2>Files waiting for upload</h2>"
+    yield _chart(
+        report.rates, ("files", lambda each: float(each.backlog)), None, lambda value: f"{value or 0:,.0f}"
+    )
+    if any(each.spool_bytes is not None for each in report.rates):
+        yield "<h2>Spool</h2>"
+        yield _chart(
+            report.rates, ("used", lambda each: each.spool_bytes), ("cap", lambda each: each.spool_cap_bytes),
+            lambda value: size_text(value or 0),
+        )  # fmt: skip
+    yield from _tables(report)
+
+
+def _numbers(report: EndReport) -> str:
+    lag, spread = report.upload_lag, report.spread
+    rows = [
+        ("From the first batch to the last", duration_text(report.seconds)),
+        ("Began", _clock(report.first_batch_at)),
+        ("Ended", _clock(report.last_batch_at)),
+        ("Tokens per second", _number(report.tokens_per_second)),
+        ("Samples per second", _number(report.samples_per_second)),
+        ("Stored per second", size_rate_text(report.stored_bytes_per_second)),
+        (
+            "Padding",
+            f"{report.padding_planned:.2%} planned, {_percent(report.padding_seen)} seen by the devices",
+        ),
+        ("Model", report.model),
+        ("Taps", f"{', '.join(map(str, report.taps))}, as {report.dtype}"),
+    ]
+    if spread:
+        rows.append(
+            (
+                "Workers, tokens per second",
+                f"{spread.slowest:,.0f} to {spread.fastest:,.0f}, median {spread.median:,.0f}",
+            )
+        )
+    if lag:
+        rows.append(
+            (
+                "Upload lag",
+                f"{lag.mean_files:,.1f} files on average, {lag.most_files:,} at most, {duration_text(lag.mean_seconds)} each",
+            )
+        )
+    items = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>" for name, text in rows)
+    return f"<dl>{items}</dl>"
+
+
+def _tables(report: EndReport) -> Iterable[str]:
+    if report.workers:
+        yield "<h2>GPU workers</h2>" + _table(
+            ("worker", "device", "batches", "samples", "tokens", "tokens/s", "busy", "padding", "read", "forward", "stall", "write"),
+            [
+                (
+                    each.worker, each.device, f"{each.batches:,}", f"{each.samples:,}", f"{each.tokens:,}",
+                    _number(each.tokens_per_second), _percent(each.busy), f"{each.padding:.1%}",
+                    *(duration_text(each.seconds[stage]) for stage in ("read", "forward", "stall", "write")),
+                )
+                for each in report.workers
+            ],
+        )  # fmt: skip
+    if report.uploaders:
+        yield "<h2>Uploaders</h2>" + _table(
+            ("uploader", "files", "size", "rate", "each file", "duplicates"),
+            [
+                (
+                    each.uploader, f"{each.files:,}", size_text(each.size_bytes), size_rate_text(each.bytes_per_second),
+                    size_rate_text(each.transfer_bytes_per_second), f"{each.duplicates:,}",
+                )
+                for each in report.uploaders
+            ],
+        )  # fmt: skip
+    for title, reasons in (("Skipped rows", report.skipped), ("Quarantined samples", report.quarantined)):
+        if reasons:
+            yield f"<h2>{title}</h2>" + _table(
+                ("reason", "how many"), [(why, f"{many:,}") for why, many in reasons.items()]
+            )
+    if report.costs:
+        yield "<h2>What a batch cost</h2>" + _table(
+            ("device", "batches", "seconds per 1,000 tokens", "per million squared lengths", "spread"),
+            [
+                (each.device, f"{each.batches:,}", f"{each.a:.4g}", f"{each.b:.4g}", f"{each.spread:.1%}")
+                for each in report.costs
+            ],
+        )
+    yield "<h2>Versions</h2>" + _table(("program", "version"), sorted(report.versions.items()))
+    yield "<h2>Settings</h2>" + _table(
+        ("setting", "value"), [(name, str(value)) for name, value in sorted(report.settings.items())]
+    )
+
+
+def _chart(
+    rates: Sequence[Rates], first: Series, second: Series | None, say: Callable[[float | None], str]
+) -> str:
+    """Lines over time in SVG, with its numbers in words for those who do not see it."""
+    if len(rates) < 2:
+        return '<p class="muted">The run was too short for a curve, or nobody watched it.</p>'
+    lines = [(kind, *series) for kind, series in (("a", first), ("b", second)) if series]
+    values = [value for _, _, take in lines for each in rates if (value := take(each)) is not None]
+    top = max([*values, 1.0])
+    begin, end = rates[0].at, rates[-1].at
+
+    def place(at: float, value: float) -> str:
+        x = _LEFT + (at - begin) / (end - begin) * (_WIDTH - _LEFT - 10)
+        return f"{x:.1f} {_HEIGHT - _BOTTOM - value / top * (_HEIGHT - _BOTTOM - 14):.1f}"
+
+    parts = []
+    for share in (0, 0.5, 1):
+        y = place(begin, top * share).split()[1]
+        parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - 10}" y1="{y}" y2="{y}"/>')
+        parts.append(
+            f'<text x="{_LEFT - 8}" y="{float(y) + 4}" text-anchor="end">{escape(say(top * share))}</text>'
+        )
+    for at, anchor in ((begin, "start"), (end, "end")):
+        x = place(at, 0).split()[0]
+        parts.append(f'<text x="{x}" y="{_HEIGHT - 6}" text-anchor="{anchor}">{_clock(at)}</text>')
+    for kind, _, take in lines:
+        path = "L".join(place(each.at, value) for each in rates if (value := take(each)) is not None)
+        parts.append(f'<path class="{kind}" d="M{path}"/>')
+    said = "; ".join(
+        f"{name}: highest {say(max((take(each) or 0) for each in rates))}" for _, name, take in lines
+    )
+    keys = " ".join(
+        f'<span class="k{kind}">{"━" if kind == "a" else "╍"} {name}</span>' for kind, name, _ in lines
+    )
+    return (
+        f'<p class="muted">{keys}</p><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(said)}">'
+        f"{''.join(parts)}</svg>"
+    )
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    top = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _clock(at: float | None) -> str:
+    return "-" if at is None else time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at))
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"

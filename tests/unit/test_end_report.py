@@ -1,0 +1,76 @@
+"""The end report: its numbers, and a page that needs nothing and takes no text for markup."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+
+import msgspec
+
+from common.run_state import Progress
+from hiddenfeed.proof import Proof
+from producer.end_report import EndReport, make_report
+from producer.end_report_page import render_report
+from tests.monitor_scene import RUN, points, scene
+from tests.synthetic_run import synthetic_run
+
+EVIL = "<script>alert(1)</script>"
+
+
+def _report(progress: Progress | None, **changes: object) -> EndReport:
+    document = msgspec.structs.replace(
+        synthetic_run().document, run_id=RUN, versions={"rq": EVIL}, settings={"taps": EVIL}
+    )
+    proof = Proof(
+        run_id=RUN, fingerprint="0" * 12, rows=12, stored=9, skipped=2, quarantined=1, tokens=1000, batches=3,
+        quarantined_batches=1, size_bytes=10**9, files=(),
+    )  # fmt: skip
+    report = make_report(document, proof, "s3://b/p", progress, points(backlog_step=1), {EVIL: 2}, {"no": 1})
+    return msgspec.structs.replace(report, **changes)
+
+
+class _Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.outside: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.outside += [name for name, _ in attrs if name in ("src", "href", "onclick")]
+
+
+def test_numbers_of_the_report() -> None:
+    report = _report(scene().runs[0].progress)
+    assert report.seconds == 104
+    assert [worker.batches for worker in report.workers] == [50, 50]
+    assert report.spread is not None
+    assert report.spread.slowest == report.spread.fastest
+    assert report.upload_lag is not None
+    # A batch every ten seconds, 5 to 17 files waiting.
+    assert (report.upload_lag.mean_files, report.upload_lag.most_files, report.upload_lag.mean_seconds) == (
+        11,
+        17,
+        110,
+    )
+    assert len(report.rates) == 12
+    assert report.costs[0].device == "cuda"
+    assert "files" not in report.proof
+    assert msgspec.json.decode(msgspec.json.encode(report), type=EndReport) == report
+
+
+def test_page_stands_alone() -> None:
+    page = render_report(_report(scene().runs[0].progress))
+    tags = _Tags()
+    tags.feed(page)
+    assert "script" not in tags.tags
+    assert tags.outside == []
+    assert tags.tags.count("svg") == 3
+    assert "Proved complete: 12 input rows = 9 stored + 2 skipped + 1 quarantined" in page
+    assert page.count("&lt;script&gt;") == 3
+
+
+def test_without_redis_the_proof_still_stands() -> None:
+    report = _report(None, rates=(), upload_lag=None)
+    assert report.seconds is None
+    assert "Proved complete" in render_report(report)
+    assert "too short for a curve" in render_report(report)
