@@ -98,7 +98,7 @@ def _done(runs: Sequence[RunView], going: Sequence[RunView]) -> Answer:
         return _answer("done", "good", f"{last.run_id} is {last.state}")
     run = next((run for run in going if run.remaining_seconds is not None), going[0])
     left = time_left_text(run)
-    text = f"{run.run_id}: {run.done:.1%}"
+    text = f"{run.run_id}: {run.done:.1%}" if len(going) > 1 else f"{run.done:.1%}"
     if left:
         return _answer("done", "good", f"{text}, {left}")
     verdict = "bad" if run.state == "stalled" else "warn" if run.state == "paused" else "unknown"

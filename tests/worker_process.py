@@ -24,6 +24,7 @@ from tests.worker_rig import FUNCTION, SETTINGS, Result
 def main(url: str, queue: str, *options: str) -> None:
     """Run until told to end."""
     given: dict[str, str] = dict(option.split("=", 1) for option in options)
+    role = given.pop("role", "tester")
     slots, timeout = int(given.pop("slots", "4")), float(given.pop("timeout", "600"))
     settings = msgspec.convert(
         msgspec.to_builtins(SETTINGS) | {"grace_seconds": 30} | given, QueueSettings, strict=False
@@ -44,7 +45,7 @@ def main(url: str, queue: str, *options: str) -> None:
 
     worker = Worker(
         redis=client,
-        role="tester",
+        role=role,
         queues=lambda _: queue,
         handlers={FUNCTION: handler},
         settings=settings,

@@ -5,6 +5,8 @@ import { Chart, svg } from "./chart.js";
 import { ago, clock, count, duration, percent, rate, size, sizeRate } from "./words.js";
 
 const HISTORY_MS = 5000;
+// In a larger fleet those that need a look come first.
+const MOST_LANES = 48;
 const STAGES = ["read", "forward", "stall", "write"];
 const MARKS = { good: "✓ fine", warn: "▲ look", bad: "✕ bad", unknown: "– unknown" };
 const STATES = {
@@ -38,7 +40,7 @@ function part(id, value, draw) {
 
 function table(id, caption, head, rows) {
   part(id, [head, rows], (element) => {
-    const top = make("tr", {}, ...head.map((cell) => make("th", { text: cell, attrs: { scope: "col" } })));
+    const top = make("tr", {}, ...head.map((cell) => make("th", { text: cell, cls: cell === "waits for" ? "long" : "", attrs: { scope: "col" } })));
     const body = rows.map((row) => make("tr", {}, ...row.map((cell) => (cell instanceof Object
       ? make("td", { cls: cell.cls }, ...(cell.chip ? [make("span", { cls: `chip ${STATES[cell.chip] ?? ""}`, text: cell.chip })] : [cell.text]))
       : make("td", { text: cell })))));
@@ -130,10 +132,12 @@ function stageBar(worker) {
 function drawLanes(run) {
   // Of workers that are gone only those are shown that nobody has replaced for long.
   const workers = run.workers.filter((worker) => worker.state !== "gone" || (worker.last_seconds_ago ?? 1e9) < 3600);
-  const lanes = workers.map((worker) => ({
+  const ordered = workers.length > MOST_LANES ? [...workers].sort((one, other) => (one.state === "busy") - (other.state === "busy")) : workers;
+  const hidden = Math.max(0, workers.length - MOST_LANES);
+  const lanes = ordered.slice(0, MOST_LANES).map((worker) => ({
     ...worker, heard: snapshot.processes.find((process) => process.name === worker.worker),
   }));
-  part("lanes", lanes, (element) => {
+  part("lanes", [lanes, hidden], (element) => {
     element.replaceChildren(...lanes.map((worker) => {
       const current = worker.current.map((job) => Number(job.slice(job.lastIndexOf("-") + 1)));
       const state = make("span", { cls: `chip ${STATES[worker.state] ?? ""}`, text: worker.state });
@@ -145,6 +149,7 @@ function drawLanes(run) {
         make("div", { cls: "facts", text: `${rate(worker.tokens_per_second)} tokens/s, ${rate(worker.samples_per_second)} samples/s, ${count(worker.batches)} batches, `
           + `computing ${percent(worker.busy)}, padding ${percent(worker.padding, 1)}, last ${ago(worker.last_seconds_ago)}` }));
     }));
+    if (hidden) element.append(make("li", { text: `and ${count(hidden)} more` }));
     if (!lanes.length) element.replaceChildren(make("li", { text: "No GPU worker has worked on this run yet." }));
   });
 }

@@ -44,5 +44,5 @@ export function ago(seconds) {
 
 export function clock(at, withSeconds = false) {
   return new Date(at * 1000).toLocaleTimeString([], withSeconds
-    ? { hour: "2-digit", minute: "2-digit", second: "2-digit" } : { hour: "2-digit", minute: "2-digit" });
+    ? { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" } : { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
 }

@@ -1,0 +1,289 @@
+"""The live page in a browser: a run that goes on, a worker that is killed, a full spool, a finished run, and access."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import time
+from typing import Any
+
+import pytest
+import redis
+
+from common.history import Point, write_point
+from common.messages import BatchReport, ExtractBatch, UploadFile, UploadReceipt
+from common.queues import JobRequest, enqueue, extract_job_id, extract_queue_name
+from common.rq_keys import failed_key, job_key
+from common.run_state import RunRecord, note_stored, register_run
+from common.settings.catalogue import QueueSettings
+from hiddenfeed.layout import batch_key, complete_key, tokens_key
+from hiddenfeed.store import open_store
+from standalone.process import wait_until
+from tests.worker_rig import FUNCTION, SETTINGS, Work
+
+RUN = "shown-0123456789ab"
+BATCHES = 40
+LEASE_SECONDS = SETTINGS.lease_seconds
+DESK, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+TOKEN = "correct-horse"
+EVIL = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture
+def shown_run(redis_client: redis.Redis) -> redis.Redis:
+    """A run of forty batches, two of them stored."""
+    register_run(
+        redis_client,
+        RunRecord(
+            run_id=RUN, model="Qwen/Qwen3-8B", samples=10 * BATCHES, tokens=1000 * BATCHES, batches=BATCHES,
+            squares=10**6 * BATCHES, submitted_at=time() - 60,
+        ),
+    )  # fmt: skip
+    for batch_id, ago in ((0, 20.0), (1, 10.0)):
+        _store_batch(redis_client, batch_id, time() - ago)
+    return redis_client
+
+
+def _store_batch(client: redis.Redis, batch_id: int, at: float, worker: str = "gpu_worker-h-1") -> None:
+    """Count a batch as stored, as an uploader does."""
+    batch = ExtractBatch(
+        run_id=RUN, batch_id=batch_id, tokens=tokens_key(RUN), row_group=batch_id, samples=10, tokens_total=1000,
+        longest=200, squares=10**6,
+    )  # fmt: skip
+    report = BatchReport(
+        worker=worker, device="cuda:0", read_seconds=0.5, forward_seconds=8.0, stall_seconds=0.2, write_seconds=1.0,
+        total_seconds=10.0, padded_tokens=1010,
+    )  # fmt: skip
+    message = UploadFile(
+        batch=batch, spool="default", path="p", key="k", size_bytes=500_000_000, checksum="c", report=report
+    )
+    receipt = UploadReceipt(
+        run_id=RUN, batch_id=batch_id, key=batch_key(RUN, batch_id), outcome="stored", size_bytes=500_000_000,
+        upload_seconds=2.5,
+    )  # fmt: skip
+    with client.pipeline() as pipe:
+        note_stored(pipe, message, receipt, at, uploader="uploader-h-2")
+        pipe.execute()
+
+
+@contextmanager
+def _process(*words: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@contextmanager
+def _served(redis_url: str, *more: str) -> Iterator[str]:
+    """The address of a monitor's page."""
+    words = [
+        "-m",
+        "monitor",
+        "--serve",
+        "--redis-url",
+        redis_url,
+        "--monitor-port",
+        "0",
+        "--refresh-seconds",
+        "0.2",
+    ]
+    words += ["--lease-seconds", str(LEASE_SECONDS), "--heartbeat-seconds", "1", *more]
+    with _process(*words) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        match = re.search(r"http://\S+/", line)
+        assert match, line
+        yield match[0]
+
+
+@contextmanager
+def _opened(browser: Any, url: str, size: dict[str, int] = DESK, scheme: str = "light") -> Iterator[Any]:
+    """The live page; whatever the browser complains of, a broken policy too, fails the test."""
+    context = browser.new_context(viewport=size, color_scheme=scheme)
+    page = context.new_page()
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    try:
+        page.goto(url)
+        page.wait_for_selector("#app:not([hidden])")
+        yield page
+    finally:
+        context.close()
+    assert complaints == []
+
+
+def _keep(page: Any, name: str) -> None:
+    """A picture for people to look at, where HFTESTS_SCREENSHOTS says."""
+    if folder := os.environ.get("HFTESTS_SCREENSHOTS"):
+        page.screenshot(path=str(Path(folder) / f"{name}.png"), full_page=True)
+
+
+def _says(page: Any, selector: str, text: str, seconds: float = 10) -> None:
+    """Wait until an element of the page holds the text."""
+    page.wait_for_function(
+        "([selector, text]) => document.querySelector(selector)?.textContent.includes(text)",
+        arg=[selector, text],
+        timeout=seconds * 1000,
+    )
+
+
+def test_numbers_change_and_a_killed_worker_turns_red_within_the_lease(
+    browser: Any, shown_run: redis.Redis, redis_url: str
+) -> None:
+    queue = extract_queue_name(RUN)
+    jobs = [
+        JobRequest(
+            queue=queue,
+            function=FUNCTION,
+            job_id=extract_job_id(RUN, batch),
+            payload=Work("wait"),
+            description="x",
+        )
+        for batch in (5, 6, 7)
+    ]
+    enqueue(shown_run, jobs, QueueSettings())
+    worker = _process("-m", "tests.worker_process", redis_url, queue, "role=gpu_worker", "slots=2")
+    with worker as process, _served(redis_url) as url, _opened(browser, url) as page:
+        page.wait_for_selector('#lanes li[data-state="busy"]')
+        _says(page, "#lanes", "batch 5, 6")
+        _says(page, "#run-share", "5.0%")
+        _says(page, "#answers", "1 of 1 worker busy")
+        for batch_id in range(2, 12):
+            _store_batch(shown_run, batch_id, time(), "gpu_worker-h-1")
+        _says(page, "#run-share", "30.0%")
+        _says(page, "#run-numbers", "12,000")
+        _says(page, "#run-numbers", "about ")
+        _keep(page, "running")
+
+        process.send_signal(signal.SIGKILL)
+        page.wait_for_selector('#lanes li[data-state="silent"]', timeout=(LEASE_SECONDS + 2) * 1000)
+        red = page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--bad').trim()")
+        assert page.eval_on_selector(
+            '#lanes li[data-state="silent"] .chip',
+            "(chip, red) => { const probe = document.body.appendChild(document.createElement('i')); "
+            "probe.style.color = red; const same = getComputedStyle(chip).color === getComputedStyle(probe).color; "
+            "probe.remove(); return same; }",
+            red,
+        )
+        _says(page, "#answers li.bad", "1 silent")
+        _keep(page, "silent")
+
+
+def test_a_full_spool_and_then_a_finished_run(
+    browser: Any, shown_run: redis.Redis, redis_url: str, tmp_path: Path
+) -> None:
+    spool, store = tmp_path / "spool", open_store(str(tmp_path / "store"))
+    store.check(create=True)
+    (spool / RUN).mkdir(parents=True)
+    (spool / RUN / "000002-abc.safetensors").write_bytes(bytes(1_020_000))
+    more = ["--spool", "here", "--spool-dir", str(spool), "--spool-cap-bytes", "1MiB", "--store", store.url]
+    with _served(redis_url, *more) as url, _opened(browser, url) as page:
+        _says(page, "#answers li:nth-child(5).bad", "97% of 1.0 MiB used by 1 file")
+        _keep(page, "full")
+        (spool / RUN / "000002-abc.safetensors").unlink()
+        for batch_id in range(2, BATCHES):
+            _store_batch(shown_run, batch_id, time())
+        _says(page, "#run-state", "proving")
+        store.write(complete_key(RUN), b"{}")
+        _says(page, "#run-state", "complete, proved")
+        _says(page, "#run-share", "100.0%")
+        _says(page, "#answers li:nth-child(5).good", "0% of 1.0 MiB")
+        _keep(page, "complete")
+
+
+def test_history_is_there_after_a_restart_and_can_be_read_by_keyboard(
+    browser: Any, shown_run: redis.Redis, redis_url: str
+) -> None:
+    for number in range(30):
+        at = time() - 10 * (30 - number)
+        point = Point(
+            at=round(at, 1), batches=number, tokens=1000 * number, bytes=500_000_000 * number, backlog=number % 7,
+            queued=9, started=3, failed=0, workers=2, uploaders=1, spool_bytes=10**9 * (number % 9),
+            spool_cap_bytes=50 * 10**9,
+        )  # fmt: skip
+        write_point(shown_run, RUN, "monitor-before", point)
+    # Of the monitor that wrote them, nothing is left.
+    shown_run.delete(f"hiddenfeed:history:{RUN}:turn")
+    with _served(redis_url) as url, _opened(browser, url) as page:
+        page.wait_for_selector("#chart-rates svg.chart path.c1")
+        label = page.get_attribute("#chart-spool svg.chart", "aria-label")
+        assert "highest 7.5 GiB" in label
+        page.focus("#chart-backlog svg.chart")
+        page.keyboard.press("End")
+        page.keyboard.press("ArrowLeft")
+        assert re.search(r"\d\d:\d\d:\d\d: files \d", page.inner_text("#chart-backlog .reading"))
+        page.reload()
+        page.wait_for_selector("#chart-rates svg.chart path.c1")
+
+
+def test_failures_are_text_with_a_command_and_changes_need_the_token(
+    browser: Any, shown_run: redis.Redis, redis_url: str
+) -> None:
+    job = extract_job_id(RUN, 3)
+    shown_run.zadd(failed_key(extract_queue_name(RUN)), {job: time() + 1000})
+    for field, value in {"description": f"extract batch 3 {EVIL}", "hf_error": EVIL}.items():
+        shown_run.hset(job_key(job), field, value)
+    with _served(redis_url, "--monitor-token", TOKEN) as url, _opened(browser, url) as page:
+        _says(page, "#failed .why", EVIL)
+        assert page.locator("img").count() == 0
+        assert page.inner_text("#failed code") == f"python -m producer retry-failed {RUN}"
+        page.click("#failed button")
+        _says(page, "#failed button", "Copied")
+        # The browser itself complains of a 401, rightly.
+        page.fill("#token", TOKEN)
+        page.click("#pause")
+        _says(page, "#control-answer", f"{RUN} is paused.")
+        _says(page, "#run-state", "paused")
+        assert page.is_disabled("#pause")
+        page.select_option("#setting", "upload_parallelism")
+        page.fill("#value", "9")
+        page.press("#value", "Enter")
+        _says(page, "#control-answer", "upload_parallelism is 9")
+        assert shown_run.hget("hiddenfeed:live", "upload_parallelism") == b"9"
+        _keep(page, "failed")
+
+
+def test_page_is_accessible_and_fits_a_phone(browser: Any, shown_run: redis.Redis, redis_url: str) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
+    with _served(redis_url, "--monitor-token", TOKEN) as url:
+        for scheme, size in ((scheme, size) for scheme in ("light", "dark") for size in (DESK, PHONE)):
+            with _opened(browser, url, size, scheme) as page:
+                page.wait_for_selector("#controls:not([hidden])")
+                found = axe.Axe().run(page)
+                assert found.violations_count == 0, found.generate_report()
+                assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+                _keep(page, f"{scheme}-{size['width']}")
+                # The first stop of the keyboard leads past the navigation.
+                page.keyboard.press("Tab")
+                assert page.evaluate("document.activeElement.className") == "skip"
+
+
+def test_a_monitor_that_ends_is_said_and_one_that_comes_back_is_followed(
+    browser: Any, shown_run: redis.Redis, redis_url: str
+) -> None:
+    with _served(redis_url) as url:
+        port = re.search(r":(\d+)/", url)
+        assert port
+        context = browser.new_context(viewport=DESK)
+        page = context.new_page()
+        page.goto(url)
+        page.wait_for_selector("#app:not([hidden])")
+    try:
+        page.wait_for_selector("#link:not([hidden])")
+        _says(page, "#link", "what is shown is old")
+        with _served(redis_url, "--monitor-port", port[1]):
+            assert wait_until(lambda: page.is_hidden("#link") or page.wait_for_timeout(100), 20)
+    finally:
+        context.close()
