@@ -19,6 +19,9 @@ BENCHMARKS = {
     "control_plane": "what does the queue cost, and how many GPUs can one Redis feed?",
     "upload": "how much of a bare put's speed does the uploader deliver, and what does it cost?",
     "eta": "how far off is the time that is said to be left?",
+    "prepare": "how fast, and in how much memory, is a run prepared?",
+    "prepare_million": "the same for a million conversations",
+    "makespan": "how much sooner does a queue of equal batches end than shards, and how near to the ideal?",
     "recovery": "how long until the work of a killed process goes on?",
 }
 

@@ -69,6 +69,8 @@ class ChatTemplate:
             raise ConfigError(
                 f"{where} is not a Jinja template: line {error.lineno}: {error.message}"
             ) from None
+        # A chain of mappings there; copying it for every rendering would take longer than short renderings.
+        self._template.globals = dict(self._template.globals)
 
     @property
     def marks_generation(self) -> bool:

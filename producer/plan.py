@@ -186,6 +186,18 @@ def _cut(descending: Integers, budget: int) -> Integers:
     return np.array([*starts, len(descending)], dtype=np.int64)
 
 
+def batch_costs(plan: Plan, hidden_size: int) -> npt.NDArray[np.float64]:
+    """float64[B]: relative compute of every batch."""
+    longest = plan.lengths[plan.order[plan.micro_starts[:-1]]]
+    costs = _costs(np.diff(plan.micro_starts) * longest, longest, hidden_size)
+    return np.add.reduceat(costs, plan.batch_starts[:-1])
+
+
+def sample_costs(lengths: Integers, hidden_size: int) -> npt.NDArray[np.float64]:
+    """float64[N]: relative compute of samples one by one, without padding."""
+    return _costs(lengths, lengths, hidden_size)
+
+
 def _costs(padded: Integers, longest: Integers, hidden_size: int) -> npt.NDArray[np.float64]:
     """Relative compute of micro-batches: per token a constant for the matrices, and attention with the length.
 

@@ -21,7 +21,7 @@ from hiddenfeed.options import MIB
 from hiddenfeed.run import PlanSummary
 from hiddenfeed.words import duration_text
 from producer.console import Console
-from producer.parse_row import parse_row
+from producer.crew import Crew, crew_size
 from producer.plan import Plan, make_plan
 from producer.recipe import Recipe
 from producer.rows import RawRow, SkippedRow
@@ -102,22 +102,22 @@ def _tokenise(
 ) -> Tally:
     """The first pass: every row is kept or left out."""
     tally = Tally()
-    maker, duplicates = recipe.sample_maker(), recipe.duplicates()
+    duplicates = recipe.duplicates()
     reader = RowReader(recipe.files, recipe.columns, console.say)
     total, begun = sum(size for size, _ in recipe.file_states), time.monotonic()
-    for chunk in _chunks(reader):
-        rows = [parse_row(row, recipe.columns) for row in chunk]
-        for row, made in zip(rows, maker.make(rows), strict=True):
-            result = duplicates.check(row.file, made)
-            if isinstance(result, SkippedRow):
-                leave_out(result)
-                tally.skip(result)
-            else:
-                keep(result)
-                tally.add(result)
-        console.progress(
-            lambda: _progress(tally, reader.bytes_read / max(1, total), time.monotonic() - begun)
-        )
+    with Crew(recipe.sample_parts, crew_size(recipe.plan.prepare_processes, total)) as crew:
+        for rows, made in crew.make(_chunks(reader)):
+            for row, one in zip(rows, made, strict=True):
+                result = duplicates.check(row.file, one)
+                if isinstance(result, SkippedRow):
+                    leave_out(result)
+                    tally.skip(result)
+                else:
+                    keep(result)
+                    tally.add(result)
+            console.progress(
+                lambda: _progress(tally, reader.bytes_read / max(1, total), time.monotonic() - begun)
+            )
     return tally
 
 

@@ -19,11 +19,10 @@ from hiddenfeed.options import StoreOptions
 from hiddenfeed.taps import Taps, parse_taps
 from producer.chat_template import ChatTemplate
 from producer.columns import Columns, choose_columns
+from producer.crew import SampleParts
 from producer.duplicates import Duplicates
-from producer.loss_spans import LossSpans
 from producer.model_facts import ModelFacts, read_model_facts
 from producer.plan import PlanLimits, batch_tokens
-from producer.samples import SampleMaker
 from producer.sources import DataFile, FileState, find_files
 from producer.tokenizer import Tokenizer, load_tokenizer
 
@@ -92,14 +91,16 @@ class Recipe:
         if [file.state() for file in self.files] != self.file_states:
             raise ConfigError(f"{self.data.data} was changed while it was read; start again when it is whole")
 
-    def sample_maker(self) -> SampleMaker:
-        """A maker of samples; any number of them make the same."""
-        spans = None
-        if self.template is not None:
-            spans = LossSpans(
-                self.template, self.tokenizer.turn_tokens(self.template.text), self.data.loss_mask
-            )
-        return SampleMaker(self.tokenizer, spans, self.model.vocab_size, self.data)
+    @property
+    def sample_parts(self) -> SampleParts:
+        """What samples are made with, in any process."""
+        return SampleParts(
+            columns=self.columns,
+            tokenizer=self.tokenizer,
+            template=self.template.text if self.template is not None else None,
+            vocab_size=self.model.vocab_size,
+            settings=self.data,
+        )
 
     def duplicates(self) -> Duplicates:
         """What has been seen of a preparation's samples: nothing yet."""
@@ -123,8 +124,8 @@ def make_recipe(
     model = read_model_facts(data.model, data.model_revision)
     data = _within_positions(data, model, say)
     taps = parse_taps(data.taps, model.num_blocks)
-    tokenizer = load_tokenizer(model)
-    template = _template(data, tokenizer)
+    tokenizer, own_template = load_tokenizer(model)
+    template = _template(data, tokenizer, own_template)
     pinned = f" at {model.revision[:12]}" if model.revision else ""
     say(f"model {data.model}{pinned}: {model.num_blocks} blocks of width {model.hidden_size}")
     say(f"taps {data.taps}: {taps.meaning}")
@@ -148,7 +149,9 @@ def _within_positions(data: DataSettings, model: ModelFacts, say: Say) -> DataSe
     return msgspec.structs.replace(data, max_length=model.max_positions)
 
 
-def _template(data: DataSettings, tokenizer: Tokenizer) -> ChatTemplate | None:
+def _template(
+    data: DataSettings, tokenizer: Tokenizer, own_template: Callable[[], str | None]
+) -> ChatTemplate | None:
     """The template of the file that was given, else the tokenizer's own."""
     if data.chat_template is not None:
         path = Path(data.chat_template).expanduser()
@@ -157,5 +160,5 @@ def _template(data: DataSettings, tokenizer: Tokenizer) -> ChatTemplate | None:
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"--chat-template {path} cannot be read: {error}") from None
         return ChatTemplate(text, tokenizer.special_tokens, f"--chat-template {path}")
-    own = tokenizer.chat_template()
+    own = own_template()
     return ChatTemplate(own, tokenizer.special_tokens, "the model's chat template") if own else None

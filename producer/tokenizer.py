@@ -7,7 +7,8 @@ the token that ends an assistant's turn and excludes the generation prompt befor
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,43 +24,27 @@ Mask = npt.NDArray[np.uint8]
 
 
 class Tokenizer:
-    """A fast tokenizer of transformers, used through its compiled core, which frees the GIL."""
+    """The compiled core of a fast tokenizer, which frees the GIL; can be sent to another process."""
 
     def __init__(self, pretrained: Any) -> None:
         """`pretrained` is a fast tokenizer of transformers."""
-        self._pretrained = pretrained
-        self._core = pretrained.backend_tokenizer
+        #: The compiled tokenizer itself.
+        self.core = pretrained.backend_tokenizer
         # A tokenizer's file can carry both; a sample is cut by us, and never padded.
-        self._core.no_truncation()
-        self._core.no_padding()
-
-    @property
-    def special_tokens(self) -> Mapping[str, str]:
-        """`bos_token`, `eos_token` and the like, as templates name them."""
-        return dict(self._pretrained.special_tokens_map)
+        self.core.no_truncation()
+        self.core.no_padding()
+        self._ends = pretrained.bos_token_id, pretrained.eos_token_id
+        self._added = [token.content for token in pretrained.added_tokens_decoder.values()]
+        #: `bos_token`, `eos_token` and the like, as templates name them.
+        self.special_tokens: Mapping[str, str] = dict(pretrained.special_tokens_map)
 
     def turn_tokens(self, template: str) -> list[str]:
         """Tokens, matched whole in a text, that a template may put at the end of a turn."""
-        added = (token.content for token in self._pretrained.added_tokens_decoder.values())
-        return sorted({*(token for token in added if token in template), *self.special_tokens.values()})
-
-    def chat_template(self) -> str | None:
-        """The template's text, the default one where there are several; None if there is none.
-
-        Raises ConfigError if there are several without a default.
-        """
-        if not self._pretrained.chat_template:
-            return None
-        try:
-            return str(self._pretrained.get_chat_template())
-        except ValueError:
-            raise ConfigError(
-                "the model's tokenizer has several chat templates and none is the default; give one with --chat-template"
-            ) from None
+        return sorted({*(token for token in self._added if token in template), *self.special_tokens.values()})
 
     def encode_chats(self, texts: Sequence[str], spans: Sequence[Sequence[Span]]) -> list[tuple[Ids, Mask]]:
         """Ids and masks of rendered conversations; only what the template wrote is there, so no BOS is added."""
-        encodings = self._core.encode_batch(texts, add_special_tokens=False)
+        encodings = self.core.encode_batch(texts, add_special_tokens=False)
         return [
             self._without_double_ends(_ids(encoding), mask_of(encoding, chat_spans))
             for encoding, chat_spans in zip(encodings, spans, strict=True)
@@ -67,14 +52,14 @@ class Tokenizer:
 
     def encode_texts(self, texts: Sequence[str]) -> list[tuple[Ids, Mask]]:
         """Ids of plain texts with the special tokens that the tokenizer adds, and masks of ones."""
-        encodings = self._core.encode_batch(texts, add_special_tokens=True)
+        encodings = self.core.encode_batch(texts, add_special_tokens=True)
         all_ids = (_ids(encoding) for encoding in encodings)
         return [self._without_double_ends(ids, np.ones(len(ids), np.uint8)) for ids in all_ids]
 
     def _without_double_ends(self, ids: Ids, mask: Mask) -> tuple[Ids, Mask]:
         """BOS or EOS twice in a row is a text that brought its own: one of them stays."""
         first, last = 0, len(ids)
-        bos, eos = self._pretrained.bos_token_id, self._pretrained.eos_token_id
+        bos, eos = self._ends
         while last - first > 1 and ids[first] == ids[first + 1] == bos:
             first += 1
         while last - first > 1 and ids[last - 1] == ids[last - 2] == eos:
@@ -82,8 +67,11 @@ class Tokenizer:
         return ids[first:last], mask[first:last]
 
 
-def load_tokenizer(model: ModelFacts) -> Tokenizer:
-    """The tokenizer of a checkpoint; raises ConfigError if there is none, or none with a compiled core."""
+def load_tokenizer(model: ModelFacts) -> tuple[Tokenizer, Callable[[], str | None]]:
+    """The tokenizer of a checkpoint, and what gives its chat template.
+
+    Raises ConfigError if there is no tokenizer, or none with a compiled core.
+    """
     from transformers import AutoTokenizer  # seconds to import; only preparation pays
 
     try:
@@ -96,7 +84,22 @@ def load_tokenizer(model: ModelFacts) -> Tokenizer:
         raise model_error(model.name, model.revision, "the tokenizer", error) from error
     if not getattr(pretrained, "is_fast", False):
         raise ConfigError(f"the tokenizer of model {model.name} has no fast form, which loss masks need")
-    return Tokenizer(pretrained)
+    return Tokenizer(pretrained), partial(_chat_template, pretrained)
+
+
+def _chat_template(pretrained: Any) -> str | None:
+    """The template's text, the default one where there are several; None if there is none.
+
+    Raises ConfigError if there are several without a default.
+    """
+    if not pretrained.chat_template:
+        return None
+    try:
+        return str(pretrained.get_chat_template())
+    except ValueError:
+        raise ConfigError(
+            "the model's tokenizer has several chat templates and none is the default; give one with --chat-template"
+        ) from None
 
 
 def mask_of(encoding: Any, spans: Sequence[Span]) -> Mask:

@@ -94,7 +94,10 @@ def write_tokens_file(path: Path, plan: Plan, spill: Spill) -> Iterator[int]:
     batches = [plan.batch(batch_id) for batch_id in range(plan.batches)]
     sizes = [BatchSize(len(batch.samples), batch.tokens, batch.longest, batch.squares) for batch in batches]
     schema = TOKENS_SCHEMA.with_metadata({_BATCHES: msgspec.json.encode(sizes)})
-    with pq.ParquetWriter(path, schema, compression=_COMPRESSION) as writer:
+    # Dictionaries make neither tokens nor masks smaller, and nobody asks for statistics of either.
+    with pq.ParquetWriter(
+        path, schema, compression=_COMPRESSION, use_dictionary=False, write_statistics=False
+    ) as writer:
         for count, batch in enumerate(batches, start=1):
             samples = [spill.read(int(number)) for number in batch.samples]
             table = _table(samples, batch, schema)

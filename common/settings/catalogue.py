@@ -335,6 +335,15 @@ class PlanSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         int, Meta(ge=1, description="size of a batch file, about", extra={"unit": "bytes"})
     ] = 512 * MIB
     seed: Annotated[int, Meta(ge=0, description="seed of the deal of micro-batches into batches")] = 0
+    prepare_processes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=64,
+            description="processes that tokenise; 0 is one per core, at most 8, each with its share of the cores; "
+            "the result is the same",
+        ),
+    ] = 0
 
 
 class ForecastSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

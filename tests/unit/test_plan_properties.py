@@ -11,7 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hiddenfeed.options import MIB
-from producer.plan import MIN_BATCHES, Plan, PlanLimits, _costs, batch_count, batch_tokens, make_plan
+from producer.plan import (
+    MIN_BATCHES,
+    Plan,
+    PlanLimits,
+    _costs,
+    batch_costs,
+    batch_count,
+    batch_tokens,
+    make_plan,
+)
 
 Lengths = npt.NDArray[np.int64]
 
@@ -39,11 +48,6 @@ def micro_batches(plan: Plan, batch_id: int) -> list[Lengths]:
 def _micro_costs(plan: Plan, hidden_size: int) -> npt.NDArray[np.float64]:
     longest = plan.lengths[plan.order[plan.micro_starts[:-1]]]
     return _costs(np.diff(plan.micro_starts) * longest, longest, hidden_size)
-
-
-def batch_costs(plan: Plan, hidden_size: int) -> npt.NDArray[np.float64]:
-    """What each batch costs, as the plan reckons."""
-    return np.add.reduceat(_micro_costs(plan, hidden_size), plan.batch_starts[:-1])
 
 
 @settings(max_examples=200, deadline=None)

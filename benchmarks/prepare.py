@@ -1,0 +1,126 @@
+"""How fast, and in how much memory, does the producer prepare a run, held against its tokenizer alone?"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from benchmarks.conversations import write_conversations, write_model_folder
+from producer.crew import cores
+
+SIZES, QUICK_SIZES = (10_000, 100_000), (1000, 4000)
+#: Rounds of preparation and bare tokenizer in turn, over the smallest size.
+ROUNDS, QUICK_ROUNDS = 3, 1
+_LOOK_SECONDS = 0.1
+
+
+def run(*, quick: bool) -> dict[str, Any]:
+    """Measure the sizes that a few minutes allow."""
+    return measure(QUICK_SIZES if quick else SIZES, QUICK_ROUNDS if quick else ROUNDS)
+
+
+def measure(sizes: Sequence[int], rounds: int) -> dict[str, Any]:
+    """Prepare data of each size in a process of its own; the ratio is taken over the first size."""
+    with tempfile.TemporaryDirectory(prefix="hiddenfeed-bench-") as name:
+        folder = Path(name)
+        write_model_folder(folder / "model")
+        ratios: list[float] = []
+        found = []
+        for size in sizes:
+            write_conversations(folder / "data.jsonl", size)
+            if not ratios:
+                ratios = _child(folder, "ratio", rounds)["ratios"]
+            found.append({"rows": size, **_child(folder, "prepare", 1)})
+    last = found[-1]
+    return {
+        "cores": cores(),
+        "sizes": found,
+        "rows_per_s": last["rows"] / last["seconds"],
+        "peak_rss_bytes": last["peak_rss_bytes"],
+        "growth_seconds": _growth(found, "seconds"),
+        "growth_memory": _growth(found, "peak_rss_bytes"),
+        "vs_tokenizer": statistics.median(ratios),
+        "vs_tokenizer_min": min(ratios),
+        "vs_tokenizer_max": max(ratios),
+        "vs_tokenizer_aim": 0.8,
+    }
+
+
+def describe(results: dict[str, Any]) -> list[str]:
+    """The figures for people."""
+    lines = [
+        f"{size['rows']:,} conversations, {size['tokens'] / size['rows']:,.0f} tokens each: {size['seconds']:,.1f} s, "
+        f"{size['rows'] / size['seconds']:,.0f} rows/s, peak {size['peak_rss_bytes'] / 2**20:,.0f} MiB in all processes, "
+        f"{size['waste']:.2%} padding"
+        for size in results["sizes"]
+    ]
+    return [
+        *lines,
+        f"time grows with rows to the power of {results['growth_seconds']:.2f}, memory {results['growth_memory']:.2f}",
+        f"{results['vs_tokenizer']:.2f} of the speed of the bare tokenizer on {results['cores']} cores "
+        f"({results['vs_tokenizer_min']:.2f} to {results['vs_tokenizer_max']:.2f}; aim {results['vs_tokenizer_aim']})",
+    ]
+
+
+def _growth(found: list[dict[str, Any]], name: str) -> float:
+    """The largest exponent between neighbouring sizes: 1 is linear."""
+    return (
+        max(
+            math.log(larger[name] / smaller[name]) / math.log(larger["rows"] / smaller["rows"])
+            for smaller, larger in pairwise(found)
+        )
+        if len(found) > 1
+        else math.nan
+    )
+
+
+def _child(folder: Path, what: str, rounds: int) -> dict[str, Any]:
+    """Run one measurement in a fresh process; adds the peak memory of it and all of its children."""
+    words = [sys.executable, "-m", "benchmarks.prepare_child", str(folder), what, str(rounds)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
+        peak, ended = [0], threading.Event()
+        watcher = threading.Thread(target=_watch, args=(process.pid, peak, ended))
+        watcher.start()
+        output, _ = process.communicate()
+        ended.set()
+        watcher.join()
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, words)
+    result: dict[str, Any] = msgspec.json.decode(output.splitlines()[-1])
+    return {**result, "peak_rss_bytes": peak[0]}
+
+
+def _watch(pid: int, peak: list[int], ended: threading.Event) -> None:
+    while not ended.wait(_LOOK_SECONDS):
+        peak[0] = max(peak[0], sum(_resident(each) for each in _tree(pid)))
+
+
+def _tree(pid: int) -> list[int]:
+    """A process and its descendants, as far as they are still there."""
+    found = [pid]
+    for each in found:
+        for tasks in Path(f"/proc/{each}/task").glob("*/children"):
+            try:
+                found += [int(child) for child in tasks.read_text().split()]
+            except OSError:
+                continue
+    return found
+
+
+def _resident(pid: int) -> int:
+    """Bytes of a process in memory, each shared page by its share."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
