@@ -148,7 +148,7 @@ def _measure(
         report = extractor.extract_batch(payload, context)
         upload = context.follow_ups[0].payload
         assert isinstance(upload, UploadFile)
-        reasons.extend(filter(None, [report.guards.get("reason")]))
+        reasons.extend(filter(None, [(report.guards or {}).get("reason")]))
         if reader is None:
             spool.remove(upload.path)
         else:

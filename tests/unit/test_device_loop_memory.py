@@ -54,9 +54,11 @@ def test_halved_batches_hold_the_same_states(tmp_path: Path, error: type[Runtime
         whole = read_file(spool.resolve(upload.path))
         memory = SmallMemory(served.engine.model, limit=45, error=error)
         upload = _extract(extractor, run, 0)
-        assert upload.report.halvings == 2
         halved = read_file(spool.resolve(upload.path))
-        assert memory.asked[:3] == [(7, 20), (3, 20), (1, 20)]
+        sizes = [rows * length for rows, length in memory.asked]
+        assert sizes[0] > 45
+        assert sizes[1] <= sizes[0] // 2
+        assert upload.report.halvings == sum(size > 45 for size in sizes)
         again = len(memory.asked)
         _extract(extractor, run, 1)
         # What does not fit is remembered: nothing is tried in vain any more.
