@@ -49,7 +49,7 @@ def read_model_facts(model: str, revision: str | None) -> ModelFacts:
     text = config.get_text_config(decoder=True)
     sizes = [_size(model, text, key) for key in ("hidden_size", "num_hidden_layers", "vocab_size")]
     hidden_size, num_blocks, vocab_size = sizes
-    return ModelFacts(name, folder, commit, hidden_size, num_blocks, vocab_size, _max_positions(text))
+    return ModelFacts(name, folder, commit, hidden_size, num_blocks, vocab_size, max_positions(text))
 
 
 def _commit(model: str, revision: str | None) -> str:
@@ -80,7 +80,7 @@ def _size(model: str, config: Any, key: str) -> int:
     return value
 
 
-def _max_positions(config: Any) -> int | None:
+def max_positions(config: Any) -> int | None:
     """What the configuration says of positions; more where rotary positions are scaled beyond what it says."""
     said = getattr(config, "max_position_embeddings", None)
     if not isinstance(said, int) or said < 1:

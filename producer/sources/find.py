@@ -58,7 +58,7 @@ def named(paths: Sequence[Path]) -> list[DataFile]:
     Raises ConfigError for one that cannot be read.
     """
     folder = Path(os.path.commonpath([path.parent.absolute() for path in paths]))
-    files: list[DataFile] = [LocalFile(path, str(path.absolute().relative_to(folder))) for path in paths]
+    files: list[DataFile] = [LocalFile(path, _text(path.absolute().relative_to(folder))) for path in paths]
     for file in files:
         file.open().close()
     return files
@@ -85,11 +85,16 @@ def _in_folder(folder: Path, say: Say) -> list[DataFile]:
             raise ConfigError(f"{folder / name} cannot be read: {error.strerror or error}") from None
 
     files: list[DataFile] = [
-        LocalFile(folder / name, name) for name in files_of_rows(str(folder), names, read, say)
+        LocalFile(folder / name, _text(Path(name))) for name in files_of_rows(str(folder), names, read, say)
     ]
     for file in files:
         file.open().close()
     return files
+
+
+def _text(path: Path) -> str:
+    """A path as text that can be stored; names of files need not be UTF-8."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def _find_on_hub(url: str, say: Say) -> list[DataFile]:

@@ -14,7 +14,7 @@ import msgspec
 from hiddenfeed.errors import ConfigError
 
 #: A file of one of these names below a folder is taken for rows.
-SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet", ".arrow")
+SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet", ".arrow", ".feather")
 PACKED = (".gz", ".zst", ".bz2", ".xz")
 #: Files about a dataset, which are JSON and no rows.
 _ABOUT = {"dataset_info.json", "dataset_infos.json", "state.json", "dataset_dict.json", "config.json"}

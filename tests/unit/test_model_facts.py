@@ -7,11 +7,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from common.settings.catalogue import DataSettings, PlanSettings
 from hiddenfeed.errors import ConfigError
+from producer.model_facts import max_positions
 from producer.recipe import make_recipe
 from tests.tiny_chat import CHATML, conversations, pretrained, write_model_folder, write_rows
 
@@ -56,6 +59,28 @@ def test_a_model_in_the_hubs_cache_is_pinned_to_its_commit(tmp_path: Path) -> No
     assert newest[3] == "tiny-data"
     assert (other_revision[0], other_model[0]) == ("ConfigError", "ConfigError")
     assert "HF_HUB_OFFLINE" in other_model[1]
+
+
+@pytest.mark.parametrize(
+    ("config", "positions"),
+    [
+        ({}, None),
+        ({"max_position_embeddings": 100}, 100),
+        ({"max_position_embeddings": 100, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}, 100),
+        ({"max_position_embeddings": 100, "rope_parameters": {"rope_type": "linear", "factor": 2.0}}, 200),
+        (
+            {"max_position_embeddings": 131072, "rope_parameters": {"factor": 8.0, "original_max_position_embeddings": 8192}},
+            131072,
+        ),
+        (
+            {"max_position_embeddings": 32768, "rope_parameters": {"factor": 4.0, "original_max_position_embeddings": 32768}},
+            131072,
+        ),
+        ({"max_position_embeddings": 100, "rope_parameters": {"full_attention": {"factor": 3}, "sliding_attention": {}}}, 300),
+    ],
+)  # fmt: skip
+def test_positions_are_those_that_scaling_leads_to(config: dict[str, Any], positions: int | None) -> None:
+    assert max_positions(SimpleNamespace(**config)) == positions
 
 
 def test_several_templates_need_a_default(tmp_path: Path) -> None:

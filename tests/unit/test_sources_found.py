@@ -73,6 +73,14 @@ def test_a_folder_is_all_its_files_of_rows_in_natural_order(tmp_path: Path) -> N
     assert texts(find_files(str(tmp_path))) == ["part-9.jsonl", "part-10.jsonl", "sub/a.parquet"]
 
 
+def test_a_name_that_is_no_text_can_be_told(tmp_path: Path) -> None:
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.jsonl"))
+    write(path, "a")
+    assert [file.name for file in find_files(str(path))] == ["caf\\xe9.jsonl"]
+    assert [file.name for file in find_files(str(tmp_path))] == ["caf\\xe9.jsonl"]
+    assert texts(find_files(str(tmp_path))) == ["a"]
+
+
 def test_a_folder_without_rows_says_what_it_has(tmp_path: Path) -> None:
     write(tmp_path / "notes.txt", "x")
     with pytest.raises(ConfigError, match=r"has no files of rows \(.*\); it has notes\.txt"):
