@@ -38,8 +38,7 @@ end
 #: ARGV: five key prefixes, then ids. Returns each job's status, false for one that is not there, `lost` for one that
 #: says that it will still run, or waits for a person, while no list or registry has it.
 STATES = (
-    PLAIN
-    + """
+    """
 local job, queue, started, scheduled, failed = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 """
     + ALIVE
@@ -47,8 +46,9 @@ local job, queue, started, scheduled, failed = ARGV[1], ARGV[2], ARGV[3], ARGV[4
 local going, states = {queued = true, started = true, scheduled = true}, {}
 for i = 6, #ARGV do
   local id = ARGV[i]
-  local seen = plain(job .. id) and redis.call('HMGET', job .. id, 'status', 'origin', 'hf_execution') or {false}
-  local status, origin = seen[1], seen[2] or ''
+  -- An error is a key of another kind, put there by somebody else: no job.
+  local seen = redis.pcall('HMGET', job .. id, 'status', 'origin', 'hf_execution')
+  local status, origin = seen[1] or false, seen[2] or ''
   local lost = going[status] and not alive(id, status, origin, seen[3])
   lost = lost or status == 'failed' and not redis.call('ZSCORE', failed .. origin, id)
   states[i - 5] = lost and 'lost' or status

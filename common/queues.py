@@ -35,7 +35,7 @@ UPLOAD_QUEUE_PREFIX = "upload-"
 QUEUE_PREFIXES = (EXTRACT_QUEUE_PREFIX, UPLOAD_QUEUE_PREFIX)
 
 #: Jobs written, and looked at, by one script call: a few milliseconds of the server's time.
-_CHUNK, _LOOKED_AT = 250, 1000
+_CHUNK, _LOOKED_AT = 250, 500
 #: In place of rq's status word: the job says that it will run or waits for a person, and no list has it.
 LOST = "lost"
 #: The worker's own deadline holds, not rq's.
