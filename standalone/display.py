@@ -32,12 +32,14 @@ class Display:
         """Where things stand; replaces the previous one."""
         if line == self._status:
             return
-        self._status = line
         if self._live:
             self._write(f"{_CLEAR_LINE}{self._cut(line)}")
         elif time.monotonic() - self._said_at >= _PLAIN_SECONDS:
             self._said_at = time.monotonic()
             self._write(f"{line}\n")
+        else:
+            return  # and not taken for said: it may stay as it is for long
+        self._status = line
 
     def clear(self) -> None:
         """Take the status away."""

@@ -23,11 +23,11 @@ def progress_line(
     upload: QueueCounts,
     pace: Pace,
     trouble: str = "",
-    proving: str = "",
+    part: str = "",
 ) -> str:
     """`[#####...............] 25%  10/40 batches  1,020 tokens/s  3 files on their way  about 35 s left`
 
-    `proving` is how far the producer is with its proof, by its own words.
+    `part` is what is going on before the first batch and after the last one.
     """
     done = min(1.0, progress.tokens / record.tokens) if record.tokens else 1.0
     filled = int(done * _BAR_WIDTH)
@@ -45,11 +45,11 @@ def progress_line(
     if extract.failed or upload.failed:
         parts.append(f"{extract.failed + upload.failed} failed")
     if progress.batches >= record.batches:
-        parts.append(proving if proving.startswith("proving") else "proving")
+        parts.append(part or "proving")
     elif left is not None:
         parts.append(f"about {duration_text(left)} left")
     elif not (progress.batches or extract.started or extract.failed):
-        parts.append("loading the model")
+        parts.append(part or "loading the model")
     if trouble:
         parts.append(trouble)
     return "  ".join(parts)

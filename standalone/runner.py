@@ -178,11 +178,19 @@ class Runner:
             self._mark(self.record, progress, extract)
             self._pace.look(time.monotonic(), progress)
             trouble = self._supervisor.trouble
-            # The log is read for the proof alone: it grows with the run.
-            proving = doing(self._supervisor.output(_PRODUCER)) if self.timeline.current == "proof" else ""
             self.display.status(
-                progress_line(self.record, progress, extract, upload, self._pace, trouble, proving)
+                progress_line(self.record, progress, extract, upload, self._pace, trouble, self._part())
             )
+
+    def _part(self) -> str:
+        """What is going on where no batch tells."""
+        if self.timeline.current == "proof":
+            # The log is read for this alone: it grows with the run.
+            said = doing(self._supervisor.output(_PRODUCER))
+            return said if said.startswith("proving") else ""
+        if self.timeline.current == "loading the model":
+            return f"loading the model ({duration_text(self.timeline.elapsed_seconds)})"
+        return ""
 
     def _relay(self, said: list[str]) -> None:
         """Pass on what the producer makes of data and model, each sentence once."""

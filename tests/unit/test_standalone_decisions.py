@@ -212,9 +212,8 @@ def test_what_the_producer_says_is_told_from_how_far_it_is() -> None:
     assert (doing(lines), doing(lines[:1])) == ("preparing: 20%", "")
     record = RunRecord(run_id="r", model="m", samples=1, tokens=1, batches=1, submitted_at=0)
     progress, none = Progress(run_id="r", batches=1, tokens=1), QueueCounts()
-    line = progress_line(record, progress, none, none, Pace(), proving="proving: 7 of 9 batches")
+    line = progress_line(record, progress, none, none, Pace(), part="proving: 7 of 9 batches")
     assert line.endswith("  proving: 7 of 9 batches")
-    assert progress_line(record, progress, none, none, Pace(), proving="98%").endswith("  proving")
 
 
 def test_warnings_of_a_role() -> None:
@@ -245,13 +244,18 @@ def test_rates_per_worker_and_uploader_are_the_monitors() -> None:
     assert "w: 1 batch, 0 tokens, - tokens/s (- in the model)" in report.rate_lines(nothing)[0]
 
 
-def test_without_a_terminal_the_state_is_said_now_and_then() -> None:
+def test_without_a_terminal_the_state_is_said_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     display = Display(stream)
     for number in range(100):
         display.status(f"state {number}")
     display.say("done")
     assert stream.getvalue() == "state 0\ndone\n"
+    # What could not be said then is said later, even if it has not changed.
+    monkeypatch.setattr("standalone.display._PLAIN_SECONDS", 0.0)
+    display.status("state 99")
+    display.status("state 99")
+    assert stream.getvalue() == "state 0\ndone\nstate 99\n"
 
 
 class _Terminal(io.StringIO):
