@@ -35,6 +35,8 @@ _BESIDE: Mapping[str, tuple[str, ...]] = {
     "text": (),
 }
 _SHOWN = 8
+#: A file has few shapes of rows; one that has ever new ones must not fill the memory.
+_SHAPES_KNOWN = 1000
 
 
 @dataclass(frozen=True)
@@ -78,8 +80,21 @@ class Columns:
     #: What -> columns that it may be in, in order of preference.
     spellings: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: SPELLINGS)
 
+    #: Shapes found so far, by the columns of their rows and which of those were empty.
+    _known: dict[tuple[str | None, ...], Shape | None] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+
     def shape_of(self, values: Mapping[str, Any]) -> Shape | None:
         """How to read a row with these columns; None if it has none that makes it a sample."""
+        key = (*values, None, *(name for name, value in values.items() if value is None))
+        if key not in self._known:
+            if len(self._known) >= _SHAPES_KNOWN:
+                self._known.clear()
+            self._known[key] = self._shape_of(values)
+        return self._known[key]
+
+    def _shape_of(self, values: Mapping[str, Any]) -> Shape | None:
         found = [
             (kind, column)
             for kind in self.kinds

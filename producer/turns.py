@@ -43,8 +43,7 @@ def conversation(where: str, raw: Any, system: Any, tools: Any) -> Conversation:
         raise RowError(f"{where} is {kind_of(raw)}, not a list of messages")
     if not raw:
         raise RowError(f"{where} is empty: a conversation without messages", "empty")
-    messages = [_message(f"{where}[{place}]", item) for place, item in enumerate(raw)]
-    return _whole(where, messages, system, tools)
+    return _whole(where, _messages(where, raw), system, tools)
 
 
 def exchange(columns: Mapping[str, str], values: Mapping[str, Any]) -> Conversation:
@@ -110,7 +109,7 @@ def _side(column: str, raw: Any, role: str) -> list[Message]:
         raise RowError(f"{column} is {kind_of(raw)}, not text")
     if not raw:
         raise RowError(f"{column} is empty", "empty")
-    return [_message(f"{column}[{place}]", item) for place, item in enumerate(raw)]
+    return _messages(column, raw)
 
 
 def _whole(where: str, messages: list[Message], system: Any, tools: Any) -> Conversation:
@@ -122,6 +121,23 @@ def _whole(where: str, messages: list[Message], system: Any, tools: Any) -> Conv
     if system and system.strip() and messages[0]["role"] != "system":
         messages = [{"role": "system", "content": system}, *messages]
     return Conversation(messages, _tools(tools))
+
+
+def _messages(where: str, raw: list[Any]) -> list[Message]:
+    return [_plain_message(item) or _message(f"{where}[{place}]", item) for place, item in enumerate(raw)]
+
+
+def _plain_message(raw: Any) -> Message | None:
+    """What most messages are, a role and some words, made at once; None for any other, which is looked at closely."""
+    if type(raw) is not dict or len(raw) != 2:
+        return None
+    spelled, content = (
+        (raw.get("role"), raw.get("content")) if "role" in raw else (raw.get("from"), raw.get("value"))
+    )
+    if type(spelled) is not str or type(content) is not str or not content.strip():
+        return None
+    role = ROLES.get(spelled)
+    return None if role is None or role == "call" else {"role": role, "content": content}
 
 
 def _message(where: str, raw: Any) -> Message:

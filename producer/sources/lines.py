@@ -9,7 +9,7 @@ from hiddenfeed.options import MIB
 from producer.rows import RowError
 
 #: A row longer than this is skipped unread; it bounds the memory that one row can take.
-MAX_ROW_BYTES = 256 * MIB
+MAX_ROW_BYTES = 64 * MIB
 
 
 def too_long(place: str) -> RowError:
