@@ -95,7 +95,7 @@ def _run() -> Command:
 
     return Command(
         "python -m standalone run",
-        "Run a job of your own: a model, a data file, taps; into S3 or a folder.",
+        "Run a job of your own: a model, data, taps; into S3 or a folder.",
         _RUN_GROUPS,
         body,
         "example:\n  python -m standalone run --model Qwen/Qwen3-8B --data chats.jsonl --taps dflash --out s3://bucket/states",

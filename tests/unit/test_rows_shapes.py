@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from pathlib import Path
@@ -303,6 +304,11 @@ def test_a_row_is_read_from_bytes_or_from_a_record() -> None:
     assert refused == SkippedRow("f", 5, None, "unreadable")
     nameless = parse_row(RawRow("f", 5, "row 5", {"id": "a", "text": 3}), AUTO)
     assert nameless == SkippedRow("f", 5, "a", "text is a number, not text")
+
+
+def test_a_row_that_its_file_refused_keeps_its_filter_wherever_it_goes() -> None:
+    raw = copy.deepcopy(RawRow("f", 5, "row 5", RowError("nothing there", "empty")))
+    assert parse_row(raw, copy.deepcopy(AUTO)) == SkippedRow("f", 5, None, "nothing there", "empty")
 
 
 def test_the_page_about_data_has_every_column_role_and_filter() -> None:
