@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import sys
 import time
@@ -24,6 +25,7 @@ def main(arguments: list[str]) -> None:
     """Print one JSON object."""
     folder, what, rounds = Path(arguments[0]), arguments[1], int(arguments[2])
     # As the producer does: torch takes memory and seconds that nothing here needs.
+    os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"
     sys.modules["torch"] = None  # type: ignore[assignment]
     data = DataSettings(data=str(folder / "data.jsonl"), model=str(folder / "model"))
     recipe = make_recipe(data, PlanSettings(), lambda line: None)

@@ -11,6 +11,8 @@ from hiddenfeed.errors import DataError
 
 FORMAT_VERSION = 1
 FINGERPRINT_DIGITS = 12
+#: What is said of data that differs: so many files, so many digits of the hash of each.
+_FILES_SHOWN, _DIGITS_SHOWN = 5, 8
 #: Fields of the identity that runs of the first version did not have.
 _ADDED = ("min_loss_tokens", "duplicates", "data_format", "columns")
 
@@ -115,9 +117,37 @@ def fingerprint(identity: RunIdentity) -> str:
 
 
 def identity_differences(stored: RunIdentity, wanted: RunIdentity) -> list[str]:
-    """`name: from X to Y` for every field in which two identities differ."""
-    old, new = msgspec.to_builtins(stored), msgspec.to_builtins(wanted)
-    return [f"{name}: from {old[name]!r} to {new[name]!r}" for name in old if old[name] != new[name]]
+    """`name: from X to Y` for every field in which two identities differ; of the data, which files."""
+    old, new = msgspec.structs.asdict(stored), msgspec.structs.asdict(wanted)
+    return [
+        f"data: {_data_difference(stored.data, wanted.data)}"
+        if name == "data"
+        else f"{name}: from {old[name]!r} to {new[name]!r}"
+        for name in old
+        if old[name] != new[name]
+    ]
+
+
+def _data_difference(stored: tuple[InputFile, ...], wanted: tuple[InputFile, ...]) -> str:
+    """Which files changed, from what to what, the first few of them."""
+    old, new = ({file.name: file for file in files} for files in (stored, wanted))
+    differences = [
+        f"{name} from {_content(old.get(name))} to {_content(new.get(name))}"
+        for name in dict.fromkeys([*old, *new])
+        if old.get(name) != new.get(name)
+    ]
+    if not differences:
+        return f"the same files in another order, from {_names(stored)} to {_names(wanted)}"
+    more = len(differences) - _FILES_SHOWN
+    return ", ".join(differences[:_FILES_SHOWN]) + (f" and {more} more files" if more > 0 else "")
+
+
+def _content(file: InputFile | None) -> str:
+    return "not there" if file is None else f"{file.size_bytes:,} bytes ({file.blake2b[:_DIGITS_SHOWN]})"
+
+
+def _names(files: tuple[InputFile, ...]) -> str:
+    return " ".join(file.name for file in files[:_FILES_SHOWN])
 
 
 def decode_run_document(data: bytes, where: str) -> RunDocument:

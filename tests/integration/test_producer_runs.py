@@ -483,6 +483,16 @@ def test_a_resume_with_other_settings_is_refused_by_name(site: Site) -> None:
     assert "seed: from 0 to 9" in err
 
 
+def test_status_is_the_stores_where_redis_is_away(site: Site) -> None:
+    assert site.call("submit", *site.make, *site.reach)[0] == 0
+    words = ["--store", site.store_url, "--redis-url", "redis://127.0.0.1:1/0"]
+    code, out, _ = site.call("status", site.known_run(), *words)
+    assert code == 0
+    assert "rows       121: 120 samples, 1 skipped" in out
+    assert "batches    0 of " in out
+    assert "queue      Redis" in out
+
+
 def test_a_run_that_is_not_there(site: Site) -> None:
     site.folder.joinpath("store").mkdir()
     for command in ("wait", "status", "retry-failed"):

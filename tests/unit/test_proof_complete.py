@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from hiddenfeed.checksum import checksum_of
 from hiddenfeed.errors import DataError
+from hiddenfeed.index_file import INDEX_SCHEMA
 from hiddenfeed.inventory import load_document
 from hiddenfeed.layout import (
     complete_key,
@@ -21,6 +22,7 @@ from hiddenfeed.layout import (
     quarantine_note_key,
     run_document_key,
 )
+from hiddenfeed.plan_file import parse_table
 from hiddenfeed.proof import Proof, completion_gaps, finish, load_proof, prove
 from hiddenfeed.store import Store
 from hiddenfeed.store.directory import DirectoryStore
@@ -104,6 +106,21 @@ def test_two_finishers_at_once_agree(store: Store) -> None:
     assert len(proofs) == 4
     assert all(proof == proofs[0] for proof in proofs)
     assert load_proof(store, run.run_id) == proofs[0]
+
+
+def test_batches_may_arrive_in_any_order(store: Store) -> None:
+    run = synthetic_run(batches=6)
+    run.prepare(store)
+    for arrived, batch in enumerate([4, 0, 5, 2, 1, 3], start=1):
+        with pytest.raises(DataError, match=f"{7 - arrived} of 6 batches are missing"):
+            finish(store, run.run_id)
+        store.write(run.key(batch), run.batch_file(batch))
+    proof = finish(store, run.run_id)
+    other = synthetic_run(batches=6, name="ordered")
+    other.write(store)
+    assert (proof.rows, proof.stored) == (finish(store, other.run_id).rows, len(run.samples()))
+    index = parse_table(store.read(index_key(run.run_id)), "index", INDEX_SCHEMA)
+    assert index["batch_id"].to_pylist() == sorted(index["batch_id"].to_pylist())
 
 
 def test_another_programs_bytes_of_the_same_index_are_kept(store: Store, tmp_path: Path) -> None:

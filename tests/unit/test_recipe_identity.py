@@ -102,7 +102,7 @@ def test_content_that_matters_changes_the_identity(
     before = inputs.identity()
     change(inputs)
     (difference,) = identity_differences(before, inputs.identity())
-    assert difference.startswith(f"{field}: from ")
+    assert difference.startswith("data: data.jsonl from " if field == "data" else f"{field}: from ")
 
 
 def test_places_and_names_do_not_matter(inputs: Inputs, tmp_path: Path) -> None:
@@ -201,6 +201,28 @@ def test_a_document_that_cannot_be_read_is_an_error(inputs: Inputs) -> None:
     store.write(run_document_key("r-1"), json.dumps({"run_id": "r-1"}).encode())
     with pytest.raises(DataError, match=r"r-1/run\.json is not a run document"):
         find_run(store, "r-1")
+
+
+def test_more_data_is_another_run_that_shares_nothing(inputs: Inputs) -> None:
+    store, recipe = MemoryStore(), inputs.recipe(name="mine")
+    first = publish(
+        store, run_id_of(recipe, identify(recipe)), recipe, identify(recipe), inputs.prepared(recipe)
+    )
+    before = {info.key: store.read(info.key) for info in store.list("")}
+    with inputs.data.open("a") as file:
+        file.write(
+            '{"id": "new", "messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n'
+        )
+    more = inputs.recipe(name="mine")
+    identity = identify(more)
+    assert find_run(store, run_id_of(more, identity)) is None
+    second = publish(store, run_id_of(more, identity), more, identity, inputs.prepared(more, "more"))
+    assert second.run_id != first.run_id
+    assert second.plan.rows == first.plan.rows + 1
+    assert {key: store.read(key) for key in before} == before
+    # And the first run does not take the new data under its own name.
+    with pytest.raises(ConfigError, match=r"data: data\.jsonl from [\d,]+ bytes \([0-9a-f]{8}\) to"):
+        refuse_differences(first, identity)
 
 
 def test_a_resume_with_other_settings_names_every_difference(inputs: Inputs) -> None:

@@ -49,7 +49,22 @@ def test_every_field_changes_the_fingerprint_and_is_named(change: dict[str, Any]
     other = msgspec.structs.replace(IDENTITY, **change)
     assert fingerprint(other) != fingerprint(IDENTITY)
     (difference,) = identity_differences(IDENTITY, other)
-    assert difference.startswith(f"{next(iter(change))}: from ")
+    name = next(iter(change))
+    assert difference.startswith("data: a.jsonl from 10 bytes (00)" if name == "data" else f"{name}: from ")
+
+
+def test_data_that_differs_is_named_by_file() -> None:
+    def files(*names: str) -> RunIdentity:
+        data = tuple(InputFile(name=name, size_bytes=len(name), blake2b=f"{name}-hash") for name in names)
+        return msgspec.structs.replace(IDENTITY, data=data)
+
+    (text,) = identity_differences(files("a", "b"), files("a", "ccc"))
+    assert text == "data: b from 1 bytes (b-hash) to not there, ccc from not there to 3 bytes (ccc-hash)"
+    (text,) = identity_differences(files("a", "b"), files("b", "a"))
+    assert text == "data: the same files in another order, from a b to b a"
+    (text,) = identity_differences(files("a"), files("a", *map(str, range(100))))
+    assert text.endswith("4 from not there to 1 bytes (4-hash) and 95 more files")
+    assert len(text) < 300
 
 
 def test_all_fields_are_covered_above() -> None:
