@@ -1,7 +1,7 @@
 """A server that speaks enough S3 to be uploaded to and throws every body away: a process of its own.
 
 It remembers size, checksums and metadata of each object, so that a HEAD can prove what was put,
-and verifies nothing. `python -m benchmarks.upload_sink [--delay-ms N] [--mb-per-second N]` prints
+and verifies small bodies only, so that a client may take it for a store that verifies. `python -m benchmarks.upload_sink [--delay-ms N] [--mb-per-second N]` prints
 its port; it ends when its standard input does. The delay is added before each reply, the rate
 holds for each connection: a far-away store whose connections are slow one by one.
 """
@@ -17,10 +17,14 @@ import time
 from typing import BinaryIO
 from urllib.parse import parse_qs, urlsplit
 
+from hiddenfeed.checksum import CRC64NVME, checksum_of
+
 _MB = 1_000_000
 _BLOCK_BYTES = 1024 * 1024
 #: Throttled connections get this much at a time; small enough that kernel buffers hide little.
 _THROTTLED_RECEIVE_BUFFER = 256 * 1024
+_VERIFIED_BYTES = 64 * 1024
+_CHECKSUM = "x-amz-checksum-crc64nvme"
 #: What a client sent to be kept with its object.
 _KEPT = ("x-amz-checksum-", "x-amz-meta-")
 _DROPPED_KEPT = ("x-amz-checksum-algorithm", "x-amz-checksum-mode", "x-amz-checksum-type")
@@ -96,12 +100,16 @@ def _serve(sink: Sink, connection: socket.socket) -> None:
                 if "expect" in headers:
                     connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
                 size = int(headers.get("content-length", 0))
-                _discard(sink, connection, reader, block, size)
+                announced = headers.get(_CHECKSUM) if method == "PUT" else None
+                right = _discard(sink, connection, reader, block, size, announced)
                 if sink.delay_seconds:
                     time.sleep(sink.delay_seconds)  # the latency that is asked for
-                parts = urlsplit(target)
-                query = parse_qs(parts.query, keep_blank_values=True)
-                status, extra, body = sink.reply(method, parts.path, query, headers, size)
+                if right:
+                    parts = urlsplit(target)
+                    query = parse_qs(parts.query, keep_blank_values=True)
+                    status, extra, body = sink.reply(method, parts.path, query, headers, size)
+                else:
+                    status, extra, body = 400, {}, b"<Error><Code>BadDigest</Code></Error>"
                 answer = {"ETag": '"x"', "Content-Length": str(len(body)), **extra}
                 lines = [f"HTTP/1.1 {status} X", *(f"{name}: {value}" for name, value in answer.items())]
                 connection.sendall("\r\n".join([*lines, "", ""]).encode() + body)
@@ -117,9 +125,19 @@ def _read_headers(reader: BinaryIO) -> Headers:
     return headers
 
 
-def _discard(sink: Sink, connection: socket.socket, reader: BinaryIO, block: bytearray, size: int) -> None:
-    """Take `size` bytes off the connection; the kernel drops them without copying."""
-    left = size - len(reader.read1(min(size, _BLOCK_BYTES)) if size else b"")  # type: ignore[attr-defined]
+def _discard(
+    sink: Sink,
+    connection: socket.socket,
+    reader: BinaryIO,
+    block: bytearray,
+    size: int,
+    checksum: str | None,
+) -> bool:
+    """Take `size` bytes off the connection, which the kernel drops without copying; False if they are wrong."""
+    if size <= _VERIFIED_BYTES:
+        body = reader.read(size)
+        return checksum is None or checksum_of(body, CRC64NVME).partition(":")[2] == checksum
+    left = size - len(reader.read1(min(size, _BLOCK_BYTES)))  # type: ignore[attr-defined]
     began, rate = time.monotonic(), sink.bytes_per_second
     while left:
         count = connection.recv_into(block, min(left, _BLOCK_BYTES), socket.MSG_TRUNC)
@@ -130,6 +148,7 @@ def _discard(sink: Sink, connection: socket.socket, reader: BinaryIO, block: byt
             ahead = (size - left) / rate - (time.monotonic() - began)
             if ahead > 0.01:
                 time.sleep(ahead)  # the rate that is asked for
+    return True
 
 
 def main() -> None:

@@ -46,7 +46,7 @@ class Cost(msgspec.Struct, frozen=True):
     peak_rss_mb: float
 
 
-def raw_put(endpoint: str) -> Callable[[Order], Put]:
+def raw_put(endpoint: str, in_flight: int) -> Callable[[Order], Put]:
     """`http.client` with a mapped file as body: no signature, no checksum, no proof."""
     host = urlsplit(endpoint).netloc
     local = threading.local()
@@ -65,12 +65,13 @@ def raw_put(endpoint: str) -> Callable[[Order], Put]:
     return lambda order: put
 
 
-def our_put(endpoint: str) -> Callable[[Order], Put]:
+def our_put(endpoint: str, in_flight: int) -> Callable[[Order], Put]:
     """The uploader's put: verified while read, proven by a HEAD."""
     from hiddenfeed.options import StoreOptions
-    from hiddenfeed.store import open_store
+    from hiddenfeed.store import RequestGate, open_store
 
-    store = open_store(f"s3://{BUCKET}/ours", StoreOptions(s3_endpoint=endpoint))
+    gate = RequestGate(lambda: in_flight)
+    store = open_store(f"s3://{BUCKET}/ours", StoreOptions(s3_endpoint=endpoint), gate=gate)
 
     def prepared(order: Order) -> Put:
         size = Path(order.path).stat().st_size
@@ -83,7 +84,7 @@ def our_put(endpoint: str) -> Callable[[Order], Put]:
     return prepared
 
 
-def upload_file(endpoint: str) -> Callable[[Order], Put]:
+def upload_file(endpoint: str, in_flight: int) -> Callable[[Order], Put]:
     """boto3's `upload_file` as it comes."""
     import boto3
 
@@ -102,6 +103,11 @@ def measure(put: Put, order: Order, pool: ThreadPoolExecutor) -> Cost:
     took = time.perf_counter() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return Cost(took, time.process_time() - cpu, peak)
+
+
+def files_in_hand(in_flight: int) -> int:
+    """How many files the uploader has in hand to keep that many requests under way."""
+    return in_flight + -(-in_flight // 4)
 
 
 def s5cmd_put(program: Path, endpoint: str, threads: int, order: Order) -> Cost:
@@ -130,8 +136,9 @@ def s5cmd_put(program: Path, endpoint: str, threads: int, order: Order) -> Cost:
 def main(arguments: list[str]) -> None:
     """Answer commands until standard input ends."""
     way, endpoint, threads = arguments[0], arguments[1], int(arguments[2])
-    prepare = WAYS[way](endpoint)
-    with ThreadPoolExecutor(threads) as pool:
+    prepare = WAYS[way](endpoint, threads)
+    # As in the uploader: some files more than requests, so that none waits while another is proven.
+    with ThreadPoolExecutor(files_in_hand(threads) if way == "ours" else threads) as pool:
         print("ready", flush=True)
         for line in sys.stdin:
             order = msgspec.json.decode(line, type=Order)

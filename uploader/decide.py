@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -13,6 +13,7 @@ from common.spool import Spool, SpoolFile
 from hiddenfeed.checksum import parse
 from hiddenfeed.errors import DataError, PermanentError
 from hiddenfeed.layout import batch_key, quarantine_note_key
+from hiddenfeed.options import StoreOptions
 from hiddenfeed.store.base import PutOutcome
 
 Outcome = Literal["stored", "already-there", "other-wins", "sent-back"]
@@ -73,6 +74,17 @@ def without_file(problem: str, *, stored: bool) -> Ending:
     if stored:
         return Ending(outcome="already-there", remark=f"{problem}; the store has the batch")
     return Ending(outcome="sent-back", extract_again=True, remark=f"{problem}; the batch is extracted again")
+
+
+def request_count(options: StoreOptions) -> Callable[[int], int]:
+    """From the size of a file in bytes to how many requests it keeps busy at a time."""
+
+    def count(size_bytes: int) -> int:
+        if size_bytes <= options.multipart_threshold_bytes:
+            return 1
+        return min(options.multipart_parts_in_flight, -(-size_bytes // options.multipart_part_bytes))
+
+    return count
 
 
 def job_ids(files: Sequence[SpoolFile]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from redis.client import Pipeline
@@ -13,10 +14,12 @@ from common.messages import UploadFile, UploadReceipt, parse_message
 from common.queues import extract_request
 from common.run_state import note_stored
 from common.spool import Spool
-from common.worker.context import JobContext
+from common.worker.context import GiveBack, JobContext
 from hiddenfeed.errors import ConfigError, DataError, TransientError
 from hiddenfeed.store.base import Store
+from uploader.circuit import Circuit, Pass
 from uploader.decide import Ending, after_put, check_message, without_file
+from uploader.share import Share
 
 _log = get_logger("uploader")
 
@@ -24,9 +27,20 @@ _log = get_logger("uploader")
 class FileUploader:
     """Handler of `uploader.upload.upload_file`; safe to call from many threads at a time."""
 
-    def __init__(self, store: Store, spool: Spool, *, wall_clock: Callable[[], float] = time.time) -> None:
-        self._store = store
-        self._spool = spool
+    def __init__(
+        self,
+        store: Store,
+        spool: Spool,
+        *,
+        share: Share | None = None,
+        circuit: Circuit | None = None,
+        requests: Callable[[int], int] = lambda size_bytes: 1,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`requests` tells from a file's size how many requests it keeps busy; `share` counts them."""
+        self._store, self._spool = store, spool
+        self._share, self._circuit = share, circuit or Circuit()
+        self._requests = requests
         self._wall_clock = wall_clock
 
     def upload_file(self, payload: Any, context: JobContext) -> UploadReceipt:
@@ -34,18 +48,15 @@ class FileUploader:
 
         The local file is deleted once the store holds the batch, or if it is not what its writer
         announced; then its batch is extracted again. Raises PermanentError for a message that is
-        not ours and TransientError while the store cannot be used.
+        not ours, TransientError when the store does not take this file for now, and GiveBack while
+        it takes none.
         """
         message = parse_message(UploadFile, payload)
         check_message(message, self._spool.name)
         began = time.monotonic()
-        try:
-            ending = self._transfer(message)
-            self._spool.remove(message.path)
-        except ConfigError as error:
-            # It worked at the start, so somebody changed something and can change it back: the
-            # file waits in the spool rather than its job being failed.
-            raise TransientError(str(error)) from error
+        with self._sending(message):
+            ending = self._through_circuit(message)
+        self._spool.remove(message.path)
         receipt = UploadReceipt(
             run_id=message.batch.run_id,
             batch_id=message.batch.batch_id,
@@ -56,6 +67,33 @@ class FileUploader:
         )
         self._finish(message, ending, receipt, context)
         return receipt
+
+    def _sending(self, message: UploadFile) -> AbstractContextManager[None]:
+        return (
+            nullcontext() if self._share is None else self._share.sending(self._requests(message.size_bytes))
+        )
+
+    def _through_circuit(self, message: UploadFile) -> Ending:
+        """Transfer the file unless the store is away."""
+        used = self._circuit.enter()
+        if used is Pass.NONE:
+            raise GiveBack("the store is away")
+        try:
+            ending = self._transfer(message)
+        except (TransientError, ConfigError) as error:
+            if self._circuit.failed(used, str(error)):
+                _log.warning("the store is away; one file at a time tries it", reason=str(error))
+            if self._circuit.is_open:
+                raise GiveBack(str(error)) from error
+            # A ConfigError: it worked at the start, so somebody changed something and can change it
+            # back: the file waits in the spool rather than its job being failed.
+            raise TransientError(str(error)) from error
+        except BaseException:
+            self._circuit.left(used)
+            raise
+        if self._circuit.succeeded():
+            _log.info("the store is back")
+        return ending
 
     def _transfer(self, message: UploadFile) -> Ending:
         path = self._spool.resolve(message.path)

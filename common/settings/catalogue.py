@@ -153,8 +153,23 @@ class UploadSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """How the uploader moves files."""
 
     upload_parallelism: Annotated[
-        int, Meta(ge=1, le=512, description="files one uploader process has in flight", extra={"live": True})
-    ] = 32
+        int,
+        Meta(
+            ge=1,
+            le=5000,
+            description="files, or parts of files, under way to the store over all uploaders of the fleet",
+            extra={"live": True},
+        ),
+    ] = 64
+    upload_process_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1000,
+            description="of those, the most that one uploader process takes; start more processes for more",
+            extra={"live": True},
+        ),
+    ] = 128
     upload_timeout_seconds: Annotated[
         int, Meta(ge=10, description="an upload running for longer is taken for hung", extra={"unit": "s"})
     ] = 3600
@@ -166,6 +181,14 @@ class UploadSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             extra={"unit": "s"},
         ),
     ] = 60
+    orphan_seconds: Annotated[
+        int,
+        Meta(
+            ge=3600,
+            description="an upload in parts that nobody went on with is given up after this",
+            extra={"unit": "s"},
+        ),
+    ] = 86_400
 
 
 class ExtractSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

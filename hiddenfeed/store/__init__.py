@@ -7,17 +7,26 @@ from pathlib import Path
 
 from hiddenfeed.errors import ConfigError
 from hiddenfeed.options import StoreOptions
-from hiddenfeed.store.base import ObjectInfo, PutOutcome, Store
+from hiddenfeed.store.base import ObjectInfo, PutOutcome, Store, UploadNote, UploadNotes
 from hiddenfeed.store.directory import DirectoryStore
+from hiddenfeed.store.gate import RequestGate
 
-__all__ = ["ObjectInfo", "PutOutcome", "Store", "open_store"]
+__all__ = ["ObjectInfo", "PutOutcome", "RequestGate", "Store", "UploadNote", "UploadNotes", "open_store"]
 
 _SCHEME = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):/")
 
 
-def open_store(url: str, options: StoreOptions | None = None) -> Store:
+def open_store(
+    url: str,
+    options: StoreOptions | None = None,
+    *,
+    gate: RequestGate | None = None,
+    notes: UploadNotes | None = None,
+) -> Store:
     """The store at `s3://bucket/prefix`, `file:///folder` or a folder; reads and writes nothing yet.
 
+    `gate` limits how many files or parts are under way at a time. With `notes`, an upload in parts
+    that was interrupted is gone on with; without, it is given up.
     boto3 is imported for S3 alone. Raises ConfigError for a URL that is none of these, and for S3
     without boto3 or without a usable profile. Whether the store is there is what `check` tells.
     """
@@ -25,11 +34,11 @@ def open_store(url: str, options: StoreOptions | None = None) -> Store:
     if not url.strip():
         raise ConfigError("the store must be s3://bucket/prefix or a folder, and it is empty")
     if scheme is None:
-        return DirectoryStore(Path(url))
+        return DirectoryStore(Path(url), gate)
     if scheme["scheme"] == "file" and url.startswith("file:///"):
-        return DirectoryStore(Path(url.removeprefix("file://")))
+        return DirectoryStore(Path(url.removeprefix("file://")), gate)
     if scheme["scheme"] == "s3" and url.startswith("s3://"):
         from hiddenfeed.store.s3 import S3Store  # boto3 takes a third of a second and 40 MB
 
-        return S3Store(url, options or StoreOptions())
+        return S3Store(url, options or StoreOptions(), gate=gate, notes=notes)
     raise ConfigError(f"store {url!r} is neither s3://bucket/prefix nor a folder")

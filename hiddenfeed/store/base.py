@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -34,6 +34,37 @@ class PutOutcome(Enum):
     ALREADY_THERE = "already-there"
     #: Another whole object was there first; it wins and ours is dropped.
     OTHER_WINS = "other-wins"
+
+
+class UploadNote(msgspec.Struct, frozen=True, kw_only=True):
+    """An upload in parts that was begun: enough to go on with it, or to give it up."""
+
+    upload_id: str
+    part_bytes: int
+    size_bytes: int
+    #: Of the whole file, `algorithm:base64`.
+    checksum: str
+    #: Seconds since the epoch.
+    began_at: float
+
+
+class UploadNotes(Protocol):
+    """Where uploads in parts are remembered, so that a crash costs at most the parts that were under way.
+
+    Methods raise `TransientError` when they cannot do their work now.
+    """
+
+    def load(self, key: str) -> UploadNote | None:
+        """The upload that was begun for `key`, if any."""
+        ...
+
+    def save(self, key: str, note: UploadNote) -> None:
+        """Remember an upload, in place of an earlier one of the same key."""
+        ...
+
+    def forget(self, key: str, upload_id: str) -> None:
+        """It is complete or given up; nothing happens if another took its place."""
+        ...
 
 
 class Store(Protocol):
@@ -109,4 +140,35 @@ class Store(Protocol):
 
     def delete(self, key: str) -> None:
         """Remove the object; no error if there is none."""
+        ...
+
+
+class UnfinishedUpload(msgspec.Struct, frozen=True, kw_only=True):
+    """Parts that are no object yet, as the store tells of them."""
+
+    key: str
+    upload_id: str
+    #: Seconds since the epoch, by the store's clock.
+    began_at: float
+
+
+@runtime_checkable
+class KeepsParts(Protocol):
+    """A store that keeps parts of unfinished uploads, invisible, until somebody gives them up."""
+
+    @property
+    def url(self) -> str:
+        """As `Store.url`."""
+        ...
+
+    def head(self, key: str, *, checksum: bool = False) -> ObjectInfo | None:
+        """As `Store.head`."""
+        ...
+
+    def unfinished_uploads(self) -> Iterator[UnfinishedUpload]:
+        """All uploads below the root that are neither complete nor aborted."""
+        ...
+
+    def abort_upload(self, key: str, upload_id: str) -> None:
+        """Give one up; no error if it is gone."""
         ...

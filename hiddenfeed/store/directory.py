@@ -21,6 +21,7 @@ from hiddenfeed.layout import check_key
 from hiddenfeed.local_file import local_error, replacing, sync_folder
 from hiddenfeed.owned_file import create_owned, remove_if_abandoned
 from hiddenfeed.store.base import ObjectInfo, PutOutcome
+from hiddenfeed.store.gate import RequestGate
 from hiddenfeed.store.verified_file import VerifiedFile
 
 #: No key starts with a dot, so no object can be in here.
@@ -31,8 +32,9 @@ _FILE_MODE = 0o644
 class DirectoryStore:
     """Objects as files below one folder; safe to share between threads, processes and hosts."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, gate: RequestGate | None = None) -> None:
         self.root = root.expanduser().absolute()
+        self._gate = gate or RequestGate()
 
     @property
     def url(self) -> str:
@@ -134,7 +136,7 @@ class DirectoryStore:
         with VerifiedFile(path, size_bytes, checksum) as source:
             if target.exists():
                 return _compare(target, size_bytes, checksum)
-            with self._writing(target) as (descriptor, temporary):
+            with self._gate.request(), self._writing(target) as (descriptor, temporary):
                 body = source.body()
                 while block := body.read():
                     _write_all(descriptor, block)

@@ -14,27 +14,38 @@ from hiddenfeed.errors import DataError, MissingObjectError, TransientError
 from hiddenfeed.layout import check_key
 from hiddenfeed.local_file import replacing
 from hiddenfeed.options import StoreOptions
-from hiddenfeed.store.base import ObjectInfo, PutOutcome
-from hiddenfeed.store.s3_client import S3Place, make_client, parse_s3_url
-from hiddenfeed.store.s3_errors import NOT_FOUND, error_code, from_client, from_reply, translated
+from hiddenfeed.store.base import ObjectInfo, PutOutcome, UnfinishedUpload, UploadNotes
+from hiddenfeed.store.deadline import transfer_deadline
+from hiddenfeed.store.gate import RequestGate
+from hiddenfeed.store.s3_client import parse_s3_url
+from hiddenfeed.store.s3_errors import NO_UPLOAD, NOT_FOUND, error_code, from_client, from_reply, translated
+from hiddenfeed.store.s3_link import S3Link
+from hiddenfeed.store.s3_multipart import MultipartPut
 from hiddenfeed.store.s3_put import S3Put
-from hiddenfeed.store.verified_file import BLOCK_BYTES, VerifiedFile
+from hiddenfeed.store.verified_file import VerifiedFile
 
 #: Asked beyond its end, an object has no bytes.
 _BEYOND_END = frozenset({"InvalidRange", "416"})
 #: As many as S3 gives at a time.
 _KEYS_PER_PAGE = 1000
+_READ_BYTES = 1024 * 1024
 
 
 class S3Store:
     """Objects below `s3://bucket/prefix`; safe to share between threads, opens connections as calls need them."""
 
-    def __init__(self, url: str, options: StoreOptions) -> None:
+    def __init__(
+        self,
+        url: str,
+        options: StoreOptions,
+        *,
+        gate: RequestGate | None = None,
+        notes: UploadNotes | None = None,
+    ) -> None:
         """Raises ConfigError for a URL or options that cannot work; the server is not asked yet."""
-        bucket, prefix = parse_s3_url(url)
         self._options = options
-        self._client, endpoint = make_client(options)
-        self._place = S3Place(bucket=bucket, prefix=prefix, endpoint=endpoint)
+        self._link = S3Link(parse_s3_url(url), options, gate, notes)
+        self._client, self._place = self._link.client, self._link.place
 
     @property
     def url(self) -> str:
@@ -134,21 +145,53 @@ class S3Store:
     ) -> PutOutcome:
         """See `Store.put_file`."""
         put = self._put(key)
-        with VerifiedFile(path, size_bytes, checksum) as source:
-            return put.file(
-                source,
-                metadata,
-                self._options.multipart_threshold_bytes,
-                self._options.multipart_part_bytes,
-            )
+        deadline = transfer_deadline(key, size_bytes, self._options.s3_min_bytes_per_second)
+        with VerifiedFile(path, size_bytes, checksum, deadline) as source:
+            try:
+                if size_bytes <= self._options.multipart_threshold_bytes:
+                    return put.file(source, metadata or {})
+                return MultipartPut(put, source, metadata or {}).run()
+            except TransientError:
+                if deadline.left_seconds < 0:
+                    # Perhaps too many share a slow link: with fewer at a time each has more of it.
+                    self._link.gate.busy()
+                raise
 
     def delete(self, key: str) -> None:
         """See `Store.delete`."""
         with translated(self._place, f"delete {check_key(key)}"):
             self._client.delete_object(Bucket=self._place.bucket, Key=self._place.full_key(key))
 
+    def unfinished_uploads(self) -> Iterator[UnfinishedUpload]:
+        """See `KeepsParts.unfinished_uploads`."""
+        root = self._place.full_key("")
+        pages = self._client.get_paginator("list_multipart_uploads").paginate(
+            Bucket=self._place.bucket, Prefix=root
+        )
+        with translated(self._place, f"list unfinished uploads of {self.url}"):
+            for page in pages:
+                for entry in page.get("Uploads", []):
+                    if entry["Key"].startswith(root):
+                        yield UnfinishedUpload(
+                            key=entry["Key"][len(root) :],
+                            upload_id=entry["UploadId"],
+                            began_at=entry["Initiated"].timestamp(),
+                        )
+
+    def abort_upload(self, key: str, upload_id: str) -> None:
+        """See `KeepsParts.abort_upload`."""
+        try:
+            self._client.abort_multipart_upload(
+                Bucket=self._place.bucket, Key=self._place.full_key(check_key(key)), UploadId=upload_id
+            )
+        except ClientError as error:
+            if error_code(error) not in NO_UPLOAD:
+                raise from_reply(error, self._place, f"give up an upload of {key}") from error
+        except BotoCoreError as error:
+            raise from_client(error, self._place, f"give up an upload of {key}") from error
+
     def _put(self, key: str) -> S3Put:
-        return S3Put(self._client, self._place, check_key(key), self.head)
+        return S3Put(self._link, check_key(key), self.head)
 
     def _head_reply(self, key: str) -> Any | None:
         try:
@@ -183,7 +226,7 @@ class S3Store:
                     IfMatch=reply["ETag"],
                 )["Body"]
                 with closing(body):
-                    for block in body.iter_chunks(BLOCK_BYTES):
+                    for block in body.iter_chunks(_READ_BYTES):
                         position += len(block)
                         yield block
             except ClientError as error:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]")
 #: Idle connections that may be kept; they are opened one by one, as many as calls run at a time.
-_POOL_CONNECTIONS = 520
+POOL_CONNECTIONS = 520
 
 
 class S3Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +68,6 @@ def make_client(options: StoreOptions) -> tuple[S3Client, str]:
     Raises ConfigError if boto3 is missing, the profile is unknown or the endpoint is no URL.
     """
     try:
-        import boto3
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError
     except ImportError:
@@ -77,12 +76,14 @@ def make_client(options: StoreOptions) -> tuple[S3Client, str]:
         _check_endpoint(options.s3_endpoint)
     if options.s3_ca_bundle is not None and not Path(options.s3_ca_bundle).is_file():
         raise ConfigError(f"--s3-ca-bundle: there is no file {options.s3_ca_bundle}")
+    if options.s3_kms_key is not None and not options.s3_encryption.startswith("aws:kms"):
+        raise ConfigError("--s3-kms-key needs --s3-encryption aws:kms")
     config = Config(
         s3={"payload_signing_enabled": False, "addressing_style": _addressing(options)},
         signature_version="s3v4",
         connect_timeout=options.s3_connect_timeout_seconds,
         read_timeout=options.s3_read_timeout_seconds,
-        max_pool_connections=_POOL_CONNECTIONS,
+        max_pool_connections=POOL_CONNECTIONS,
         tcp_keepalive=True,
         retries={"mode": "standard", "total_max_attempts": options.s3_max_attempts},
         # We give a checksum with every body and verify every whole object ourselves.
@@ -90,8 +91,7 @@ def make_client(options: StoreOptions) -> tuple[S3Client, str]:
         response_checksum_validation="when_required",
     )
     try:
-        session = boto3.session.Session(profile_name=options.s3_profile)
-        client = session.client(
+        client = make_session(options).client(
             "s3",
             region_name=options.s3_region,
             endpoint_url=options.s3_endpoint,
@@ -100,7 +100,65 @@ def make_client(options: StoreOptions) -> tuple[S3Client, str]:
         )
     except (BotoCoreError, ValueError) as error:
         raise ConfigError(f"S3 cannot be set up: {error}") from error
+    _shape(client, options)
     return client, client.meta.endpoint_url
+
+
+def make_session(options: StoreOptions) -> Any:
+    """boto3's session with the credentials that the options name; nothing is asked for them yet.
+
+    All that can expire is renewed by boto3 before it does: assumed roles, roles of the machine,
+    of a web identity, and what a profile's `credential_process` prints.
+    """
+    import boto3
+    from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
+
+    session = boto3.session.Session(profile_name=options.s3_profile)
+    if options.s3_role_arn is None:
+        return session
+    core: Any = session._session
+
+    def create_client(service: str, **named: Any) -> Any:
+        return core.create_client(service, **{"region_name": options.s3_region, **named})
+
+    source = core.get_credentials()
+    if source is None:
+        raise ConfigError("--s3-role-arn needs credentials to assume the role with, and there are none")
+    fetcher = AssumeRoleCredentialFetcher(
+        client_creator=create_client, source_credentials=source, role_arn=options.s3_role_arn
+    )
+    core._credentials = DeferredRefreshableCredentials(
+        method="assume-role", refresh_using=fetcher.fetch_credentials
+    )
+    return session
+
+
+def object_arguments(options: StoreOptions) -> dict[str, Any]:
+    """What every new object is given: storage class, encryption, tags."""
+    arguments = {
+        "StorageClass": options.s3_storage_class,
+        "ServerSideEncryption": None if options.s3_encryption == "default" else options.s3_encryption,
+        "SSEKMSKeyId": options.s3_kms_key,
+        "Tagging": options.s3_tags,
+    }
+    return {name: value for name, value in arguments.items() if value is not None}
+
+
+def _shape(client: Any, options: StoreOptions) -> None:
+    """Let every request of the client be as the options say."""
+    events = client.meta.events
+    if not options.s3_expect_continue:
+
+        def no_expect(params: dict[str, Any], **details: object) -> None:
+            params["headers"].pop("Expect", None)
+
+        events.register_last("before-call.s3", no_expect)
+    if options.s3_requester_pays:
+
+        def pay(params: dict[str, Any], **details: object) -> None:
+            params["headers"]["x-amz-request-payer"] = "requester"
+
+        events.register("before-call.s3", pay)
 
 
 def _addressing(options: StoreOptions) -> Literal["auto", "path", "virtual"]:

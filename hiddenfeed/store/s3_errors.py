@@ -23,6 +23,10 @@ from hiddenfeed.store.s3_client import S3Place
 PRECONDITION_FAILED = frozenset({"PreconditionFailed", "412"})
 #: Two conditional writes met; neither has won for sure.
 CONFLICT = frozenset({"ConditionalRequestConflict", "OperationAborted", "409"})
+#: The store asks for fewer requests.
+BUSY = frozenset({"SlowDown", "Throttling", "ThrottlingException", "TooManyRequests", "RequestLimitExceeded"})
+#: What arrived is not what its checksum says.
+DAMAGED = frozenset({"BadDigest", "InvalidDigest", "XAmzContentChecksumMismatch"})
 NO_UPLOAD = frozenset({"NoSuchUpload"})
 NOT_FOUND = frozenset({"NoSuchKey", "NotFound", "404"})
 
@@ -67,25 +71,14 @@ _MEANINGS: tuple[tuple[frozenset[str], type[HiddenfeedError], str], ...] = (
         "{endpoint} cannot {doing}: it lacks something that safe uploads need ({reason})",
     ),
     (NOT_FOUND, MissingObjectError, "{url}: could not {doing}: there is no such object"),
-    # The file was verified as it was read, so what hurt the bytes was the network.
+    # The file is verified by whoever meets this, so what hurt the bytes was the network.
     (
-        frozenset(
-            {
-                "BadDigest",
-                "InvalidDigest",
-                "XAmzContentChecksumMismatch",
-                "IncompleteBody",
-                "RequestTimeout",
-                "InvalidPart",
-            }
-        ),
+        DAMAGED | {"IncompleteBody", "RequestTimeout", "InvalidPart"},
         TransientError,
         "could not {doing}: the data arrived damaged or cut ({reason})",
     ),
     (
-        frozenset(
-            {"SlowDown", "Throttling", "ThrottlingException", "TooManyRequests", "RequestLimitExceeded"}
-        ),
+        BUSY,
         TransientError,
         "could not {doing}: {endpoint} is busy ({reason})",
     ),

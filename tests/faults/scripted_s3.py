@@ -1,7 +1,8 @@
 """A small S3 server that fails on cue: what a real one cannot be made to do.
 
-It stores whole objects and multipart uploads in memory, checks CRC64NVME and If-None-Match, and
-for each operation follows a script of faults, one per request, and behaves once that is used up.
+It stores whole objects and multipart uploads in memory, checks CRC64NVME and If-None-Match unless
+it is told to be a server that does not, and for each operation follows a script of faults, one per
+request, and behaves once that is used up.
 """
 
 from __future__ import annotations
@@ -18,63 +19,23 @@ from types import TracebackType
 from urllib.parse import parse_qs, urlsplit
 
 from hiddenfeed.checksum import CRC64NVME, checksum_of
+from tests.faults.scripted_faults import (
+    Corrupt,
+    CutBody,
+    CutReply,
+    Fail,
+    Fault,
+    Forget,
+    Hang,
+    Lack,
+    LoseReply,
+    RefuseEarly,
+    StopReading,
+    Trickle,
+    Well,
+)
 
 _CHECKSUM = "x-amz-checksum-crc64nvme"
-
-
-@dataclass(frozen=True)
-class Fail:
-    """Read the request and reply with an error."""
-
-    status: int
-    code: str
-
-
-@dataclass(frozen=True)
-class CutBody:
-    """Reset the connection after some of the body."""
-
-    after_bytes: int
-
-
-@dataclass(frozen=True)
-class CutReply:
-    """Close the connection after some of the reply's body."""
-
-    after_bytes: int
-
-
-@dataclass(frozen=True)
-class LoseReply:
-    """Do what was asked, then reset the connection."""
-
-
-@dataclass(frozen=True)
-class StopReading:
-    """Neither read the body nor reply, until the server closes."""
-
-
-@dataclass(frozen=True)
-class Hang:
-    """Read the request and never reply, until the server closes."""
-
-
-@dataclass(frozen=True)
-class Forget:
-    """Reply that all is well, and store nothing."""
-
-
-@dataclass(frozen=True)
-class Corrupt:
-    """Reply that all is well, and store other bytes."""
-
-
-@dataclass(frozen=True)
-class Well:
-    """Behave, this once."""
-
-
-Fault = Fail | CutBody | CutReply | LoseReply | StopReading | Hang | Forget | Corrupt | Well
 
 
 @dataclass(frozen=True)
@@ -107,6 +68,12 @@ class ScriptedS3:
         self.uploads: dict[str, Upload] = {}
         #: Names of the operations asked for, in order.
         self.log: list[str] = []
+        #: Headers of the requests, in the same order.
+        self.headers: list[dict[str, str]] = []
+        self.lacks: set[Lack] = set()
+        #: Most requests that carried data at a time.
+        self.most_at_a_time = 0
+        self.at_a_time = 0
         self.closing = threading.Event()
         self.lock = threading.Lock()
         self._scripts: dict[str, list[Fault]] = defaultdict(list)
@@ -128,10 +95,11 @@ class ScriptedS3:
         """What every request for `operation` meets from now on; `Well()` ends it."""
         self._always[operation] = fault
 
-    def next_fault(self, operation: str) -> Fault:
+    def next_fault(self, operation: str, headers: dict[str, str]) -> Fault:
         """Note a request and tell what it meets."""
         with self.lock:
             self.log.append(operation)
+            self.headers.append(headers)
             scripted = self._scripts[operation]
             return scripted.pop(0) if scripted else self._always.get(operation, Well())
 
@@ -182,7 +150,13 @@ class _Handler(BaseHTTPRequestHandler):
         self._serve("HeadObject")
 
     def do_GET(self) -> None:
-        self._serve("GetObject")
+        query = self._query()
+        if "uploadId" in query:
+            self._serve("ListParts")
+        elif "uploads" in query:
+            self._serve("ListMultipartUploads")
+        else:
+            self._serve("ListObjects" if "list-type" in query else "GetObject")
 
     def _query(self) -> dict[str, list[str]]:
         return parse_qs(urlsplit(self.path).query, keep_blank_values=True)
@@ -192,21 +166,40 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _serve(self, operation: str) -> None:
         owner = self.server.owner
-        fault = owner.next_fault(operation)
+        fault = owner.next_fault(operation, {name.lower(): value for name, value in self.headers.items()})
+        carries = operation in ("PutObject", "UploadPart")
+        with owner.lock:
+            owner.at_a_time += carries
+            owner.most_at_a_time = max(owner.most_at_a_time, owner.at_a_time)
         try:
-            if isinstance(fault, StopReading):
-                owner.closing.wait()
-                raise _Dropped
-            body = self._read_body(fault)
-            if isinstance(fault, Hang):
-                owner.closing.wait()
-                raise _Dropped
-            if isinstance(fault, Fail):
-                self._error(fault.status, fault.code)
-                return
-            getattr(self, f"_{operation}")(body, fault)
+            self._meet(operation, fault)
         except _Dropped:
             self._reset()
+        finally:
+            with owner.lock:
+                owner.at_a_time -= carries
+
+    def _meet(self, operation: str, fault: Fault) -> None:
+        owner = self.server.owner
+        if isinstance(fault, RefuseEarly):
+            self._error(fault.status, fault.code)
+            self.close_connection = True
+            return
+        if isinstance(fault, Trickle):
+            while not owner.closing.wait(0.02):
+                self.rfile.read1(1 << 20)
+            raise _Dropped
+        if isinstance(fault, StopReading):
+            owner.closing.wait()
+            raise _Dropped
+        body = self._read_body(fault)
+        if isinstance(fault, Hang):
+            owner.closing.wait()
+            raise _Dropped
+        if isinstance(fault, Fail):
+            self._error(fault.status, fault.code)
+            return
+        getattr(self, f"_{operation}")(body, fault)
 
     def _read_body(self, fault: Fault) -> bytes:
         length = int(self.headers.get("Content-Length", 0))
@@ -258,10 +251,19 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _blocked(self) -> bool:
         """Reply 412 if the request must not replace what is there."""
+        if Lack.CONDITIONS in self.server.owner.lacks:
+            return False
         if self.headers.get("If-None-Match") == "*" and self._key() in self.server.owner.objects:
             self._error(412, "PreconditionFailed")
             return True
         return False
+
+    def _damaged(self, body: bytes) -> bool:
+        """True if what arrived is not what the request's checksum says."""
+        announced = self.headers.get(_CHECKSUM)
+        if Lack.CHECKSUMS in self.server.owner.lacks or announced is None:
+            return False
+        return announced != Stored(body).checksum
 
     def _store(self, data: bytes, metadata: dict[str, str], fault: Fault) -> None:
         if isinstance(fault, Corrupt):
@@ -275,7 +277,7 @@ class _Handler(BaseHTTPRequestHandler):
         with self.server.owner.lock:
             if self._blocked():
                 return
-            if self.headers.get(_CHECKSUM) != Stored(body).checksum:
+            if self._damaged(body):
                 self._error(400, "BadDigest")
                 return
             self._store(body, self._metadata(), fault)
@@ -295,7 +297,10 @@ class _Handler(BaseHTTPRequestHandler):
         if upload is None:
             self._error(404, "NoSuchUpload")
             return
-        if self.headers.get(_CHECKSUM) != Stored(body).checksum:
+        if _CHECKSUM not in self.headers and Lack.BARE_PARTS in self.server.owner.lacks:
+            self._error(400, "InvalidRequest")
+            return
+        if self._damaged(body):
             self._error(400, "BadDigest")
             return
         upload.parts[int(self._query()["partNumber"][0])] = body
@@ -311,7 +316,7 @@ class _Handler(BaseHTTPRequestHandler):
             if self._blocked():
                 return
             data = b"".join(upload.parts[number] for number in sorted(upload.parts))
-            if self.headers.get(_CHECKSUM) != Stored(data).checksum:
+            if self._damaged(data):
                 self._error(400, "BadDigest")
                 return
             self._store(data, upload.metadata, fault)
@@ -336,13 +341,11 @@ class _Handler(BaseHTTPRequestHandler):
         if found is None:
             self._reply(404)
             return
-        headers = {_CHECKSUM: found.checksum, **found.metadata}
+        told = {} if Lack.CHECKSUMS in self.server.owner.lacks else {_CHECKSUM: found.checksum}
+        headers = {**told, **found.metadata}
         self._reply(200, fault=fault, headers=headers, length=len(found.data))
 
     def _GetObject(self, body: bytes, fault: Fault) -> None:  # noqa: N802
-        if self._key().startswith("?") or self._key() in ("", "/bucket"):
-            self._reply(200, b"<ListBucketResult></ListBucketResult>", fault)
-            return
         found = self.server.owner.objects.get(self._key())
         if found is None:
             self._error(404, "NoSuchKey")
@@ -350,3 +353,44 @@ class _Handler(BaseHTTPRequestHandler):
         start, _, end = self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")
         data = found.data[int(start) : int(end) + 1 if end else None]
         self._reply(206, data, fault)
+
+    def _ListObjects(self, body: bytes, fault: Fault) -> None:  # noqa: N802
+        prefix = self._query().get("prefix", [""])[0]
+        entries = "".join(
+            f"<Contents><Key>{key}</Key><Size>{len(stored.data)}</Size></Contents>"
+            for key, stored in sorted(self.server.owner.objects.items())
+            if key.startswith(prefix)
+        )
+        self._reply(200, f"<ListBucketResult>{entries}</ListBucketResult>".encode(), fault)
+
+    def _ListParts(self, body: bytes, fault: Fault) -> None:  # noqa: N802
+        owner = self.server.owner
+        upload = owner.uploads.get(self._query()["uploadId"][0])
+        if upload is None:
+            self._error(404, "NoSuchUpload")
+            return
+
+        def told(data: bytes) -> str:
+            checksum = Stored(data).checksum
+            return (
+                ""
+                if Lack.PART_CHECKSUMS in owner.lacks
+                else f"<ChecksumCRC64NVME>{checksum}</ChecksumCRC64NVME>"
+            )
+
+        entries = "".join(
+            f"<Part><PartNumber>{number}</PartNumber><Size>{len(data)}</Size><ETag>e</ETag>{told(data)}</Part>"
+            for number, data in sorted(upload.parts.items())
+        )
+        self._reply(200, f"<ListPartsResult>{entries}</ListPartsResult>".encode(), fault)
+
+    def _ListMultipartUploads(self, body: bytes, fault: Fault) -> None:  # noqa: N802
+        prefix = self._query().get("prefix", [""])[0]
+        entries = "".join(
+            f"<Upload><Key>{upload.key}</Key><UploadId>{upload_id}</UploadId>"
+            "<Initiated>2026-01-01T00:00:00.000Z</Initiated></Upload>"
+            for upload_id, upload in self.server.owner.uploads.items()
+            if upload.key.startswith(prefix)
+        )
+        answer = f"<ListMultipartUploadsResult>{entries}</ListMultipartUploadsResult>"
+        self._reply(200, answer.encode(), fault)

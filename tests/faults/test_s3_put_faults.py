@@ -12,7 +12,7 @@ from hiddenfeed.checksum import checksum_of
 from hiddenfeed.errors import ConfigError, DataError, TransientError
 from hiddenfeed.options import MIB, StoreOptions
 from hiddenfeed.store import PutOutcome, Store, open_store
-from tests.faults.scripted_s3 import (
+from tests.faults.scripted_faults import (
     Corrupt,
     CutBody,
     CutReply,
@@ -20,11 +20,10 @@ from tests.faults.scripted_s3 import (
     Forget,
     Hang,
     LoseReply,
-    ScriptedS3,
     StopReading,
-    Stored,
     Well,
 )
+from tests.faults.scripted_s3 import ScriptedS3, Stored
 
 KEY = "run-1/batches/000000.safetensors"
 PLACE = f"runs/{KEY}"

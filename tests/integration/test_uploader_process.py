@@ -19,7 +19,8 @@ from common.worker import WorkerInfo, list_workers
 from hiddenfeed.store import open_store
 from producer.__main__ import main as producer
 from tests.conftest import S3Access
-from tests.faults.scripted_s3 import Fail, Hang, ScriptedS3, Well
+from tests.faults.scripted_faults import Fail, Hang, Well
+from tests.faults.scripted_s3 import ScriptedS3
 from tests.upload_rig import MIB, finished_file, make_spool
 from tests.worker_rig import SETTINGS, state, wait_until
 
@@ -270,7 +271,7 @@ def test_an_outage_of_the_store_is_waited_out(
         "--store", "s3://bucket/runs", "--s3-endpoint", scripted.endpoint, "--redis-url", redis_url, *spool_flags(tmp_path)
     ]  # fmt: skip
     with started(*flags, *quick) as process:
-        wait_until(lambda: scripted.log.count("PutObject") > 8)
+        wait_until(lambda: scripted.log.count("PutObject") > 6)
         assert len(spool.files()) == 4
         scripted.always("PutObject", Well())
         wait_until(lambda: all(state(redis_client, request) == "finished" for request in requests))

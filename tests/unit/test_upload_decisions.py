@@ -13,7 +13,8 @@ from common.spool import SpoolFile
 from hiddenfeed.errors import PermanentError
 from hiddenfeed.layout import batch_key, quarantine_note_key
 from hiddenfeed.store.base import ObjectInfo, PutOutcome
-from hiddenfeed.store.s3_put import Verdict, declared, judge, part_bytes
+from hiddenfeed.store.s3_judge import Verdict, declared, judge
+from hiddenfeed.store.s3_multipart import part_bytes
 from uploader.decide import after_put, aged, check_message, job_ids, leftovers, without_file
 
 MIB = 1024 * 1024

@@ -1,0 +1,47 @@
+"""What an object under our key is to us, told from a HEAD without knowing who wrote it: pure.
+
+An object tells in its metadata which size and checksum it was meant to have. So it can be judged
+whole or damaged whoever wrote it, and compared with the file in hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+from hiddenfeed.store.base import ObjectInfo
+
+_DECLARED_CHECKSUM = "hiddenfeed-checksum"
+_DECLARED_SIZE = "hiddenfeed-size"
+
+
+class Verdict(Enum):
+    """What an object under our key is to us."""
+
+    MISSING = "missing"
+    SAME = "same"
+    OTHER = "other"
+    DAMAGED = "damaged"
+
+
+def judge(found: ObjectInfo | None, size_bytes: int, checksum: str) -> Verdict:
+    """Compare what the store holds with what we have, and with what it was meant to be."""
+    if found is None:
+        return Verdict.MISSING
+    declared_size = found.metadata.get(_DECLARED_SIZE)
+    declared_checksum = found.metadata.get(_DECLARED_CHECKSUM)
+    if declared_size is not None and declared_size != str(found.size_bytes):
+        return Verdict.DAMAGED
+    if found.checksum is not None and declared_checksum is not None:
+        comparable = found.checksum.partition(":")[0] == declared_checksum.partition(":")[0]
+        if comparable and found.checksum != declared_checksum:
+            return Verdict.DAMAGED
+    # A store that keeps no checksum is judged by what it was told, and by the size.
+    known = {found.checksum, declared_checksum} - {None}
+    same = found.size_bytes == size_bytes and (not known or checksum in known)
+    return Verdict.SAME if same else Verdict.OTHER
+
+
+def declared(size_bytes: int, checksum: str, metadata: Mapping[str, str] | None = None) -> dict[str, str]:
+    """An object's metadata, with the size and checksum it is meant to have."""
+    return {**(metadata or {}), _DECLARED_SIZE: str(size_bytes), _DECLARED_CHECKSUM: checksum}

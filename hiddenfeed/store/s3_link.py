@@ -1,0 +1,147 @@
+"""What all puts of one S3 store share: client, place, gate, notes, and whether the store is known to verify."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import logging
+import threading
+import time
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from hiddenfeed.checksum import checksum_of, parse
+from hiddenfeed.options import StoreOptions
+from hiddenfeed.store.base import UploadNotes
+from hiddenfeed.store.gate import RequestGate
+from hiddenfeed.store.s3_client import POOL_CONNECTIONS, S3Place, make_client, object_arguments
+from hiddenfeed.store.s3_errors import BUSY, DAMAGED, error_code
+from hiddenfeed.store.s3_wire import Wire
+from hiddenfeed.store.verified_file import VerifiedFile
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+_log = logging.getLogger(__name__)
+
+#: Below this, checking a file while it is read costs nothing worth asking the store for.
+WORTH_ASKING_BYTES = 16 * 1024 * 1024
+#: A question that was not answered is asked again after this.
+_ASK_AGAIN_SECONDS = 60.0
+_BUSY_STATUSES = frozenset({429, 503})
+
+
+class S3Link:
+    """Everything a put needs besides its file. Safe to share between threads."""
+
+    def __init__(
+        self,
+        place: tuple[str, str],
+        options: StoreOptions,
+        gate: RequestGate | None,
+        notes: UploadNotes | None,
+    ) -> None:
+        """`place` is (bucket, prefix). Raises ConfigError for options that cannot work."""
+        self.options = options
+        self.client: S3Client
+        self.client, endpoint = make_client(options)
+        self.place = S3Place(bucket=place[0], prefix=place[1], endpoint=endpoint)
+        self.gate = gate or RequestGate()
+        self.notes = notes
+        self.object_arguments = object_arguments(options)
+        #: False once the store has turned out to want one with every part, or not to verify the whole.
+        self.whole_checksum_will_do = True
+        self._asking = threading.Lock()
+        self._verifies: bool | None = None
+        self._ask_at = float("-inf")
+        if not options.s3_expect_continue:
+            Wire(options, POOL_CONNECTIONS).install(self.client)
+        for operation in ("PutObject", "UploadPart"):
+            self.client.meta.events.register(f"response-received.s3.{operation}", self._watch)
+
+    def condition(self) -> dict[str, Any]:
+        """The argument that lets a write succeed only where nothing is."""
+        return {"IfNoneMatch": "*"} if self.options.s3_conditional_writes else {}
+
+    def integrity(self, checksum: str) -> dict[str, Any]:
+        """The argument that makes the store verify a body of that checksum, `{"ChecksumCRC64NVME": base64}`."""
+        if self.options.s3_checksum != "header":
+            return {}
+        algorithm, _ = parse(checksum)
+        return {f"Checksum{algorithm.upper()}": checksum.partition(":")[2]}
+
+    def document_md5(self, data: bytes) -> dict[str, Any]:
+        """The same for a store that knows nothing but Content-MD5, if that is what is set."""
+        if self.options.s3_checksum != "md5":
+            return {}
+        digest = hashlib.md5(data, usedforsecurity=False).digest()
+        return {"ContentMD5": base64.b64encode(digest).decode()}
+
+    def section_md5(self, file: VerifiedFile, start: int, length: int) -> dict[str, Any]:
+        """The same for a section of a file, read once more for that."""
+        if self.options.s3_checksum != "md5":
+            return {}
+        digest = hashlib.md5(usedforsecurity=False)
+        for block in file.blocks(start, length):
+            digest.update(block)
+        return {"ContentMD5": base64.b64encode(digest.digest()).decode()}
+
+    def verifies(self, size_bytes: int) -> bool:
+        """Whether the store is known to refuse a body that is not what its checksum says.
+
+        It is asked once, when the first large file comes: a byte under a wrong checksum.
+        """
+        if self._verifies is not None or size_bytes < WORTH_ASKING_BYTES:
+            return bool(self._verifies)
+        if self.options.s3_checksum != "header":
+            return False
+        if time.monotonic() < self._ask_at or not self._asking.acquire(blocking=False):
+            return False
+        try:
+            self._ask()
+        finally:
+            self._asking.release()
+        return bool(self._verifies)
+
+    def parts_go_bare(self, size_bytes: int) -> bool:
+        """Whether parts need no checksums of their own, as the store verifies the whole when it is complete.
+
+        A part's own checksum takes one more reading of it, which is most of what sending it costs.
+        """
+        return self.whole_checksum_will_do and self.verifies(size_bytes)
+
+    def _ask(self) -> None:
+        key: dict[str, Any] = {
+            "Bucket": self.place.bucket,
+            "Key": self.place.full_key(f"scratch-{uuid.uuid4().hex}"),
+        }
+        self._ask_at = time.monotonic() + _ASK_AGAIN_SECONDS
+        try:
+            self.client.put_object(**key, **self.integrity(checksum_of(b"other")), Body=b"bytes")
+            self._verifies = False
+            _log.warning(
+                "%s verifies no checksums, so files are verified while they are read", self.place.endpoint
+            )
+            self.client.delete_object(**key)
+        except ClientError as error:
+            if error_code(error) in DAMAGED:
+                self._verifies = True
+            else:
+                _log.info("%s did not tell whether it verifies: %s", self.place.endpoint, error)
+        except BotoCoreError as error:
+            _log.info("%s did not tell whether it verifies: %s", self.place.endpoint, error)
+
+    def _watch(self, response_dict: Any, parsed_response: Any, **details: object) -> None:
+        """boto3 tells of every reply to a request that carried data, its own tries included."""
+        if response_dict is None:
+            return
+        code = (parsed_response or {}).get("Error", {}).get("Code", "")
+        if response_dict["status_code"] in _BUSY_STATUSES or code in BUSY:
+            if self.gate.busy():
+                _log.warning(
+                    "%s is busy: %d requests at a time for now", self.place.endpoint, self.gate.limit
+                )
+        elif response_dict["status_code"] < 300:
+            self.gate.fine()

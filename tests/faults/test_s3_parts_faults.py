@@ -1,0 +1,380 @@
+"""Large files towards a server that fails or lacks something: going on after a crash, deadlines, fewer requests when busy."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from hiddenfeed.checksum import checksum_of
+from hiddenfeed.errors import DataError, TransientError
+from hiddenfeed.options import MIB, StoreOptions
+from hiddenfeed.store import PutOutcome, RequestGate, Store, UploadNote, open_store
+from tests.faults.scripted_faults import (
+    Corrupt,
+    CutBody,
+    Fail,
+    Lack,
+    LoseReply,
+    RefuseEarly,
+    Trickle,
+    Well,
+)
+from tests.faults.scripted_s3 import ScriptedS3, Stored
+
+KEY = "run-1/batches/000000.safetensors"
+PLACE = f"runs/{KEY}"
+#: Three parts.
+DATA = os.urandom(12 * MIB)
+SMALL = os.urandom(2 * MIB)
+
+
+class Notes:
+    """Notes that outlive a store, as those in Redis do."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, UploadNote] = {}
+        self.away = False
+
+    def load(self, key: str) -> UploadNote | None:
+        return self.kept.get(key)
+
+    def save(self, key: str, note: UploadNote) -> None:
+        if self.away:
+            raise TransientError("the notes are away")
+        self.kept[key] = note
+
+    def forget(self, key: str, upload_id: str) -> None:
+        if key in self.kept and self.kept[key].upload_id == upload_id:
+            del self.kept[key]
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedS3]:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    with ScriptedS3() as started:
+        yield started
+
+
+@pytest.fixture
+def trusting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stores ask at once whether the server verifies, and then leave it to the server."""
+    monkeypatch.setattr("hiddenfeed.store.s3_link.WORTH_ASKING_BYTES", 1)
+
+
+@pytest.fixture
+def notes() -> Notes:
+    return Notes()
+
+
+def opened(
+    server: ScriptedS3, notes: Notes | None = None, gate: RequestGate | None = None, **changes: Any
+) -> Store:
+    """One attempt a call, parts above 5 MiB, one at a time unless told otherwise."""
+    options = StoreOptions(
+        s3_endpoint=server.endpoint,
+        s3_connect_timeout_seconds=20,
+        s3_read_timeout_seconds=20,
+        s3_max_attempts=1,
+        multipart_threshold_bytes=5 * MIB,
+        multipart_part_bytes=5 * MIB,
+        multipart_parts_in_flight=1,
+    )
+    return open_store("s3://bucket/runs", msgspec.structs.replace(options, **changes), gate=gate, notes=notes)
+
+
+def put(store: Store, tmp_path: Path, data: bytes = DATA, *, announced: bytes | None = None) -> PutOutcome:
+    path = tmp_path / "file.bin"
+    path.write_bytes(data)
+    return store.put_file(KEY, path, size_bytes=len(data), checksum=checksum_of(announced or data))
+
+
+# --- going on after a crash ---
+
+
+@pytest.mark.parametrize("lacks", [set[Lack](), {Lack.PART_CHECKSUMS}], ids=["told", "untold"])
+@pytest.mark.usefixtures("trusting")
+def test_an_interrupted_upload_goes_on_with_what_is_there(
+    server: ScriptedS3, notes: Notes, tmp_path: Path, lacks: set[Lack]
+) -> None:
+    server.lacks |= lacks
+    server.script("UploadPart", Well(), Well(), CutBody(MIB))
+    with pytest.raises(TransientError):
+        put(opened(server, notes), tmp_path)
+    assert list(notes.kept) == [KEY]
+    assert len(server.uploads) == 1, "the parts were given up"
+    server.log.clear()
+    assert put(opened(server, notes), tmp_path) is PutOutcome.STORED
+    assert server.log.count("UploadPart") == 1
+    assert "CreateMultipartUpload" not in server.log
+    assert server.objects[PLACE].data == DATA
+    assert notes.kept == {}
+
+
+def test_a_part_that_is_not_what_it_should_be_is_sent_again(
+    server: ScriptedS3, notes: Notes, tmp_path: Path
+) -> None:
+    server.script("UploadPart", Well(), Well(), CutBody(MIB))
+    with pytest.raises(TransientError):
+        put(opened(server, notes), tmp_path)
+    (upload,) = server.uploads.values()
+    upload.parts[1] = upload.parts[1][:-1] + bytes([upload.parts[1][-1] ^ 1])
+    upload.parts[2] = upload.parts[2][:-1]
+    server.log.clear()
+    assert put(opened(server, notes), tmp_path) is PutOutcome.STORED
+    assert server.log.count("UploadPart") == 3
+    assert server.objects[PLACE].data == DATA
+
+
+@pytest.mark.usefixtures("trusting")
+def test_damage_among_parts_taken_on_trust_is_found_in_the_whole(
+    server: ScriptedS3, notes: Notes, tmp_path: Path
+) -> None:
+    server.lacks.add(Lack.PART_CHECKSUMS)
+    server.script("UploadPart", Well(), Well(), CutBody(MIB))
+    with pytest.raises(TransientError):
+        put(opened(server, notes), tmp_path)
+    (upload,) = server.uploads.values()
+    upload.parts[1] = upload.parts[1][:-1] + bytes([upload.parts[1][-1] ^ 1])
+    with pytest.raises(TransientError, match="BadDigest"):
+        put(opened(server, notes), tmp_path)
+    assert (server.objects, server.uploads, notes.kept) == ({}, {}, {})
+    assert put(opened(server, notes), tmp_path) is PutOutcome.STORED
+
+
+def test_another_file_of_the_key_gives_the_old_parts_up(
+    server: ScriptedS3, notes: Notes, tmp_path: Path
+) -> None:
+    server.script("UploadPart", Well(), CutBody(MIB))
+    with pytest.raises(TransientError):
+        put(opened(server, notes), tmp_path)
+    other = os.urandom(11 * MIB)
+    assert put(opened(server, notes), tmp_path, other) is PutOutcome.STORED
+    assert server.objects[PLACE].data == other
+    assert (server.uploads, notes.kept) == ({}, {})
+
+
+def test_an_upload_that_the_store_forgot_begins_anew(
+    server: ScriptedS3, notes: Notes, tmp_path: Path
+) -> None:
+    server.script("UploadPart", Well(), CutBody(MIB))
+    with pytest.raises(TransientError):
+        put(opened(server, notes), tmp_path)
+    server.uploads.clear()
+    assert put(opened(server, notes), tmp_path) is PutOutcome.STORED
+    assert notes.kept == {}
+
+
+def test_parts_of_an_object_that_is_there_by_now_are_given_up(
+    server: ScriptedS3, notes: Notes, tmp_path: Path
+) -> None:
+    server.script("UploadPart", Well(), CutBody(MIB))
+    with pytest.raises(TransientError):
+        put(opened(server, notes), tmp_path)
+    server.objects[PLACE] = Stored(DATA)
+    assert put(opened(server, notes), tmp_path) is PutOutcome.ALREADY_THERE
+    assert (server.uploads, notes.kept) == ({}, {})
+
+
+def test_a_lost_reply_of_complete_is_found_out_by_the_next_one(
+    server: ScriptedS3, notes: Notes, tmp_path: Path
+) -> None:
+    server.script("CompleteMultipartUpload", LoseReply())
+    server.script("HeadObject", Well(), Fail(503, "SlowDown"))
+    with pytest.raises(TransientError):
+        put(opened(server, notes), tmp_path)
+    assert put(opened(server, notes), tmp_path) is PutOutcome.ALREADY_THERE
+    assert notes.kept == {}
+
+
+def test_what_cannot_be_noted_is_not_begun(server: ScriptedS3, notes: Notes, tmp_path: Path) -> None:
+    notes.away = True
+    with pytest.raises(TransientError, match="the notes are away"):
+        put(opened(server, notes), tmp_path)
+    assert server.uploads == {}
+    assert "UploadPart" not in server.log
+
+
+def test_a_changed_file_leaves_neither_parts_nor_a_note(
+    server: ScriptedS3, notes: Notes, tmp_path: Path
+) -> None:
+    with pytest.raises(DataError, match="has checksum"):
+        put(opened(server, notes), tmp_path, announced=DATA[::-1])
+    assert (server.objects, server.uploads, notes.kept) == ({}, {}, {})
+
+
+# --- a server that verifies, and one that only seems to ---
+
+
+@pytest.mark.usefixtures("trusting")
+@pytest.mark.parametrize("data", [SMALL, DATA], ids=["one request", "parts"])
+class TestTrust:
+    """The kernel sends the file, and the server finds out what is wrong with it."""
+
+    def test_a_changed_file_is_found_by_the_server(
+        self, server: ScriptedS3, tmp_path: Path, data: bytes
+    ) -> None:
+        with pytest.raises(DataError, match="has checksum"):
+            put(opened(server), tmp_path, data, announced=data[::-1])
+        assert (server.objects, server.uploads) == ({}, {})
+
+    def test_damage_on_the_way_is_transient(self, server: ScriptedS3, tmp_path: Path, data: bytes) -> None:
+        server.script("PutObject" if data is SMALL else "CompleteMultipartUpload", *_after_question(data))
+        with pytest.raises(TransientError, match="BadDigest"):
+            put(opened(server), tmp_path, data)
+        assert put(opened(server), tmp_path, data) is PutOutcome.STORED
+
+    def test_a_server_that_verifies_nothing_is_not_trusted(
+        self, server: ScriptedS3, tmp_path: Path, data: bytes
+    ) -> None:
+        server.lacks.add(Lack.CHECKSUMS)
+        with pytest.raises(DataError, match="has checksum"):
+            put(opened(server), tmp_path, data, announced=data[::-1])
+        assert (server.objects, server.uploads) == ({}, {}), "the question's object or the file is there"
+        assert put(opened(server), tmp_path, data) is PutOutcome.STORED
+
+    def test_the_store_must_still_hold_what_it_was_given(
+        self, server: ScriptedS3, tmp_path: Path, data: bytes
+    ) -> None:
+        store = opened(server)
+        assert put(store, tmp_path, data) is PutOutcome.STORED
+        server.objects.clear()
+        server.script("PutObject" if data is SMALL else "CompleteMultipartUpload", Corrupt())
+        with pytest.raises(TransientError, match="other bytes than it was given"):
+            put(store, tmp_path, data)
+
+    def test_a_refusal_in_mid_body_is_heard(self, server: ScriptedS3, tmp_path: Path, data: bytes) -> None:
+        """The server replies and closes while we still send."""
+        server.objects[PLACE] = Stored(data)
+        store = opened(server, s3_max_attempts=3)
+        server.script("HeadObject", *([] if data is SMALL else [Fail(404, "NotFound")]))
+        operation = "PutObject" if data is SMALL else "UploadPart"
+        server.script(operation, *([Fail(400, "BadDigest")] if data is SMALL else []))
+        server.script(operation, *[RefuseEarly(412, "PreconditionFailed")] * 3)
+        if data is SMALL:
+            assert put(store, tmp_path, data) is PutOutcome.ALREADY_THERE
+        else:
+            with pytest.raises(TransientError):
+                put(store, tmp_path, data)
+
+
+def _after_question(data: bytes) -> list[Fail]:
+    """Faults that spare the answer to whether the server verifies, which is a bad digest as well."""
+    bad = Fail(400, "BadDigest")
+    return [bad, bad] if data is SMALL else [bad]
+
+
+@pytest.mark.usefixtures("trusting")
+def test_a_store_that_wants_checksums_of_parts_gets_them(server: ScriptedS3, tmp_path: Path) -> None:
+    server.lacks.add(Lack.BARE_PARTS)
+    store = opened(server)
+    assert put(store, tmp_path) is PutOutcome.STORED
+    assert server.uploads == {}
+    server.log.clear()
+    server.objects.clear()
+    assert put(store, tmp_path) is PutOutcome.STORED
+    assert server.log.count("UploadPart") == 3, "it asked again"
+
+
+# --- stores of other makes ---
+
+
+@pytest.mark.parametrize("data", [SMALL, DATA], ids=["one request", "parts"])
+@pytest.mark.parametrize("mode", ["off", "md5"])
+def test_without_checksums_the_file_is_verified_here(
+    server: ScriptedS3, tmp_path: Path, data: bytes, mode: str
+) -> None:
+    server.lacks.add(Lack.CHECKSUMS)
+    store = opened(server, s3_checksum=mode)
+    with pytest.raises(DataError, match="has checksum"):
+        put(store, tmp_path, data, announced=data[::-1])
+    assert (server.objects, server.uploads) == ({}, {})
+    assert put(store, tmp_path, data) is PutOutcome.STORED
+    assert put(store, tmp_path, data) is PutOutcome.ALREADY_THERE
+    sent = [headers for headers in server.headers if int(headers.get("content-length", 0)) > MIB]
+    assert all(("content-md5" in headers) == (mode == "md5") for headers in sent)
+    assert not any(name.startswith("x-amz-checksum") for headers in sent for name in headers)
+
+
+@pytest.mark.parametrize("data", [SMALL, DATA], ids=["one request", "parts"])
+def test_without_conditions_a_look_keeps_the_first(server: ScriptedS3, tmp_path: Path, data: bytes) -> None:
+    server.lacks.add(Lack.CONDITIONS)
+    store = opened(server, s3_conditional_writes=False)
+    assert put(store, tmp_path, data) is PutOutcome.STORED
+    assert put(store, tmp_path, data[::-1]) is PutOutcome.OTHER_WINS
+    assert server.objects[PLACE].data == data
+    assert store.write("run-1/run.json", b"one", if_absent=True) is PutOutcome.STORED
+    assert store.write("run-1/run.json", b"two", if_absent=True) is PutOutcome.OTHER_WINS
+    assert not any("if-none-match" in headers for headers in server.headers)
+
+
+def test_new_objects_get_what_is_set_and_requests_say_who_pays(server: ScriptedS3, tmp_path: Path) -> None:
+    changes: dict[str, Any] = {
+        "s3_storage_class": "STANDARD_IA",
+        "s3_encryption": "aws:kms",
+        "s3_kms_key": "key-1",
+        "s3_tags": "team=speech&keep=90d",
+        "s3_requester_pays": True,
+    }
+    store = opened(server, **changes)
+    put(store, tmp_path, SMALL)
+    server.objects.clear()
+    put(store, tmp_path, DATA)
+    for operation in ("PutObject", "CreateMultipartUpload"):
+        headers = server.headers[server.log.index(operation)]
+        assert headers["x-amz-storage-class"] == "STANDARD_IA"
+        assert headers["x-amz-server-side-encryption"] == "aws:kms"
+        assert headers["x-amz-server-side-encryption-aws-kms-key-id"] == "key-1"
+        assert headers["x-amz-tagging"] == "team=speech&keep=90d"
+    assert all(headers["x-amz-request-payer"] == "requester" for headers in server.headers)
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_a_body_is_announced_only_where_that_is_set(server: ScriptedS3, tmp_path: Path, asks: bool) -> None:
+    put(opened(server, s3_expect_continue=asks), tmp_path, SMALL)
+    assert ("expect" in server.headers[server.log.index("PutObject")]) == asks
+
+
+# --- time, and how many at a time ---
+
+
+@pytest.mark.parametrize("trust", [True, False])
+def test_a_trickle_is_given_up_and_leaves_nothing(
+    server: ScriptedS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trust: bool
+) -> None:
+    """Some bytes leave now and then, so no timeout of the connection strikes."""
+    monkeypatch.setattr("hiddenfeed.store.deadline.GRACE_SECONDS", 0.3)
+    if trust:
+        monkeypatch.setattr("hiddenfeed.store.s3_link.WORTH_ASKING_BYTES", 1)
+        monkeypatch.setattr("hiddenfeed.store.verified_file._SENDFILE_BYTES", 65536)
+        server.script("PutObject", Well())
+    server.always("PutObject", Trickle())
+    gate = RequestGate(lambda: 8)
+    store = opened(
+        server, gate=gate, s3_min_bytes_per_second=1_000_000_000, multipart_threshold_bytes=64 * MIB
+    )
+    with pytest.raises(TransientError, match=f"^{KEY} was not stored within 0 s, so it is started anew"):
+        put(store, tmp_path, DATA * 2)
+    assert gate.limit == 1, "files that are late together must become fewer at a time"
+    assert server.objects == {}
+
+
+def test_a_busy_store_gets_fewer_requests_at_a_time(server: ScriptedS3, tmp_path: Path) -> None:
+    gate = RequestGate(lambda: 8)
+    store = opened(server, gate=gate, s3_max_attempts=2)
+    server.script("PutObject", Fail(503, "SlowDown"))
+    assert put(store, tmp_path, SMALL) is PutOutcome.STORED
+    assert gate.limit == 2, "one was under way: halved to one, and grown by one for a success"
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+def test_parts_go_side_by_side_and_count_as_requests(server: ScriptedS3, tmp_path: Path, limit: int) -> None:
+    store = opened(server, gate=RequestGate(lambda: limit), multipart_parts_in_flight=3)
+    assert put(store, tmp_path, DATA * 2) is PutOutcome.STORED
+    assert server.objects[PLACE].data == DATA * 2
+    assert 1 <= server.most_at_a_time <= limit
