@@ -62,6 +62,10 @@ def advice(report: Report) -> list[str]:
         return ["", f"This store cannot be used as it is. {reasons}"]
     if not report.settings:
         return ["", "This store can be used with the settings as they are."]
-    flags = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in report.settings.items())
+    flags = " ".join(_flag(name.replace("_", "-"), value) for name, value in report.settings.items())
     variables = [f"  HIDDENFEED_{name.upper()}={value}" for name, value in report.settings.items()]
     return ["", f"This store can be used with: {flags}", "or in the environment:", *variables]
+
+
+def _flag(name: str, value: str) -> str:
+    return {"true": f"--{name}", "false": f"--no-{name}"}.get(value, f"--{name} {value}")

@@ -11,7 +11,7 @@ import redis
 from common.logs import get_logger
 from common.redis_client import translated
 from hiddenfeed.errors import ConfigError, DataError, HiddenfeedError, TransientError
-from hiddenfeed.layout import index_key, parse_batch_key, tokens_key
+from hiddenfeed.layout import check_run_id, index_key, parse_batch_key, tokens_key
 from hiddenfeed.store import UploadNote
 from hiddenfeed.store.base import KeepsParts, UnfinishedUpload
 from uploader.notes import RedisNotes
@@ -103,6 +103,7 @@ def _is_ours(key: str) -> bool:
     """A batch file, or one of the tables of a run; whatever else is in the bucket is another's."""
     run_id = key.partition("/")[0]
     try:
+        check_run_id(run_id)
         return parse_batch_key(key) is not None or key in (tokens_key(run_id), index_key(run_id))
     except DataError:
         return False
