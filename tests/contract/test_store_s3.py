@@ -6,7 +6,9 @@ import os
 import socket
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from hiddenfeed.checksum import checksum_of
 from hiddenfeed.errors import ConfigError, DataError, TransientError
 from hiddenfeed.options import MIB, StoreOptions
 from hiddenfeed.store import PutOutcome, open_store
+from hiddenfeed.store.s3_client import make_session
 from tests.conftest import S3Access
 
 
@@ -85,6 +88,7 @@ def test_a_url_that_is_none(url: str, reason: str) -> None:
         (StoreOptions(s3_endpoint="127.0.0.1:9000"), "--s3-endpoint must be http"),
         (StoreOptions(s3_endpoint="http://me:password@host"), "without a login"),
         (StoreOptions(s3_profile="nobody"), "S3 cannot be set up: .*nobody"),
+        (StoreOptions(s3_kms_key="key-1"), "--s3-kms-key needs --s3-encryption aws:kms"),
         (StoreOptions(s3_ca_bundle="/no/such/file"), "there is no file /no/such/file"),
     ],
 )
@@ -192,3 +196,71 @@ def test_a_failed_upload_in_parts_leaves_no_parts(s3: S3Access, tmp_path: Path) 
     with s3.client() as client:
         uploads = client.list_multipart_uploads(Bucket=s3.bucket, Prefix=s3.prefix).get("Uploads", [])
     assert uploads == []
+
+
+#: Prints a key that expires within minutes, and counts how often it was asked.
+_CREDENTIAL_PROCESS = """
+import datetime, json, pathlib, sys
+counter = pathlib.Path(sys.argv[1])
+counter.write_text(counter.read_text() + "x")
+expires = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=60)
+print(json.dumps({
+    "Version": 1, "AccessKeyId": sys.argv[2], "SecretAccessKey": sys.argv[3], "Expiration": expires.isoformat(),
+}))
+"""
+
+
+def test_credentials_that_expire_are_renewed_in_mid_run(
+    s3: S3Access, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """boto3 renews what expires within minutes at every request."""
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    program, counter, config = tmp_path / "process.py", tmp_path / "count", tmp_path / "config"
+    program.write_text(_CREDENTIAL_PROCESS)
+    counter.write_text("")
+    process = f"{sys.executable} {program} {counter} {s3.access_key} {s3.secret_key}"
+    config.write_text(f"[profile lab]\ncredential_process = {process}\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    store = open_store(s3.url, StoreOptions(s3_endpoint=s3.endpoint, s3_profile="lab"))
+    path = tmp_path / "file.bin"
+    path.write_bytes(b"hello")
+    for number in range(3):
+        store.put_file(f"run-1/{number}", path, size_bytes=5, checksum=checksum_of(b"hello"))
+    assert len(counter.read_text()) > 3
+
+
+def test_a_role_needs_credentials_to_assume_it_with(s3: S3Access, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    with pytest.raises(ConfigError, match=r"^--s3-role-arn needs credentials to assume the role with"):
+        open_store(s3.url, StoreOptions(s3_role_arn="arn:aws:iam::123456789012:role/uploader"))
+
+
+def test_a_role_is_assumed_with_what_the_chain_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """STS itself is played: only what we ask of it and what becomes of its answer is ours."""
+    asked: list[dict[str, Any]] = []
+
+    class Sts:
+        def assume_role(self, **arguments: Any) -> dict[str, Any]:
+            asked.append(arguments)
+            expires = datetime.now(UTC) + timedelta(hours=1)
+            given = {
+                "AccessKeyId": "ASIA1",
+                "SecretAccessKey": "s",
+                "SessionToken": "t",
+                "Expiration": expires,
+            }
+            return {"Credentials": given, "AssumedRoleUser": {"AssumedRoleId": "a:b", "Arn": "c"}}
+
+    def create_client(session: object, service: str, **named: Any) -> Sts:
+        assert (service, named["aws_access_key_id"]) == ("sts", "AKIA1")
+        return Sts()
+
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIA1")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setattr("botocore.session.Session.create_client", create_client)
+    role = "arn:aws:iam::123456789012:role/uploader"
+    credentials = make_session(StoreOptions(s3_role_arn=role)).get_credentials().get_frozen_credentials()
+    assert (credentials.access_key, credentials.token) == ("ASIA1", "t")
+    assert [each["RoleArn"] for each in asked] == [role]

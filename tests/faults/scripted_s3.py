@@ -68,7 +68,9 @@ class ScriptedS3:
         self.uploads: dict[str, Upload] = {}
         #: Names of the operations asked for, in order.
         self.log: list[str] = []
-        #: Headers of the requests, in the same order.
+        #: Numbers of the parts that were sent, in order.
+        self.parts_sent: list[int] = []
+        #: Headers of the requests, in the same order as their operations.
         self.headers: list[dict[str, str]] = []
         self.lacks: set[Lack] = set()
         #: Most requests that carried data at a time.
@@ -303,7 +305,9 @@ class _Handler(BaseHTTPRequestHandler):
         if self._damaged(body):
             self._error(400, "BadDigest")
             return
-        upload.parts[int(self._query()["partNumber"][0])] = body
+        number = int(self._query()["partNumber"][0])
+        upload.parts[number] = body
+        self.server.owner.parts_sent.append(number)
         self._reply(200, fault=fault)
 
     def _CompleteMultipartUpload(self, body: bytes, fault: Fault) -> None:  # noqa: N802

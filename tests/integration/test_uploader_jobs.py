@@ -32,6 +32,7 @@ from hiddenfeed.store import PutOutcome, Store, open_store
 from hiddenfeed.store.memory import MemoryStore
 from tests.upload_rig import RUN, finished_file, make_spool
 from tests.worker_rig import SETTINGS, make_worker, running, state, wait_until
+from uploader.circuit import FAILURES_OF_AN_OUTAGE, Circuit
 from uploader.upload import FileUploader
 
 QUEUE = upload_queue_name("default")
@@ -259,3 +260,30 @@ def test_a_store_that_refuses_us_for_a_while_fails_no_job(redis_client: redis.Re
         wait_until(lambda: state(redis_client, request) == "finished")
     assert store.read(message.key) == DATA
     assert spool.files() == []
+
+
+def test_an_outage_burns_no_attempt_and_sends_all_files_when_it_ends(
+    redis_client: redis.Redis, spool: Spool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After some failures in a row one file at a time tries; the others wait in the queue, not for a delay."""
+    monkeypatch.setattr("uploader.circuit.LONGEST_PAUSE_SECONDS", 0.2)
+    store, circuit = MovingStore(), Circuit()
+    messages = [finished_file(spool, number, b"data") for number in range(12)]
+    requests = [upload_request(message) for message in messages]
+    enqueue(redis_client, requests, SETTINGS)
+    handler = FileUploader(store, spool, circuit=circuit).upload_file
+    worker = make_worker(
+        redis_client, {UPLOAD_FUNCTION: handler}, queue=QUEUE, slots=3, may_take=circuit.why_not
+    )
+    with running(worker):
+        wait_until(lambda: circuit.is_open)
+        before = store.refused
+        assert before <= FAILURES_OF_AN_OUTAGE + 3
+        wait_until(lambda: store.refused >= before + 3)
+        states = job_states(redis_client, [request.job_id for request in requests])
+        assert list(states.values()).count("scheduled") <= FAILURES_OF_AN_OUTAGE
+        store.open = True
+        wait_until(lambda: all(state(redis_client, request) == "finished" for request in requests))
+    assert spool.files() == []
+    assert circuit.why_not() is None
+

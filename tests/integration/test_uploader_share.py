@@ -73,7 +73,8 @@ def test_what_one_does_not_need_others_have(fleet: Callable[..., Fleet]) -> None
     for _ in range(2):
         shared.beat(10, 1000, 1000, 8)
     assert sorted(shared.beat(10, 1000, 1000, 8)) == [8, 10, 41, 41]
-    shared.beat(*[1000] * 4)
+    for _ in range(2):
+        shared.beat(*[1000] * 4)
     assert shared.beat(*[1000] * 4) == [25] * 4
 
 
