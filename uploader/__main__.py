@@ -11,7 +11,8 @@ from uploader.bootstrap import GROUPS, serve
 _EPILOG = """\
 The uploader takes finished files from the spool of its host to the store. A file is deleted from
 the spool only when the store has confirmed its size and checksum. Start as many as the network
-needs, on every host that has a spool; SIGTERM lets running uploads finish.
+needs, on every host that has a spool: --upload-parallelism is the number of requests in flight over
+all of them, which share it. SIGTERM lets running uploads finish.
 
 examples:
   python -m uploader --store s3://bucket/runs --s3-endpoint http://127.0.0.1:8333

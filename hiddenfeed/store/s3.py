@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -23,6 +23,9 @@ from hiddenfeed.store.s3_link import S3Link
 from hiddenfeed.store.s3_multipart import MultipartPut
 from hiddenfeed.store.s3_put import S3Put
 from hiddenfeed.store.verified_file import VerifiedFile
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
 
 #: Asked beyond its end, an object has no bytes.
 _BEYOND_END = frozenset({"InvalidRange", "416"})
@@ -45,7 +48,11 @@ class S3Store:
         """Raises ConfigError for a URL or options that cannot work; the server is not asked yet."""
         self._options = options
         self._link = S3Link(parse_s3_url(url), options, gate, notes)
-        self._client, self._place = self._link.client, self._link.place
+        self._place = self._link.place
+
+    @property
+    def _client(self) -> S3Client:
+        return self._link.client
 
     @property
     def url(self) -> str:

@@ -27,6 +27,7 @@ CONFLICT = frozenset({"ConditionalRequestConflict", "OperationAborted", "409"})
 BUSY = frozenset({"SlowDown", "Throttling", "ThrottlingException", "TooManyRequests", "RequestLimitExceeded"})
 #: What arrived is not what its checksum says.
 DAMAGED = frozenset({"BadDigest", "InvalidDigest", "XAmzContentChecksumMismatch"})
+EXPIRED = frozenset({"ExpiredToken", "TokenRefreshRequired", "RequestExpired"})
 NO_UPLOAD = frozenset({"NoSuchUpload"})
 NOT_FOUND = frozenset({"NoSuchKey", "NotFound", "404"})
 
@@ -44,7 +45,7 @@ _MEANINGS: tuple[tuple[frozenset[str], type[HiddenfeedError], str], ...] = (
         "{endpoint} refuses the credentials: the secret key does not belong to the access key",
     ),
     (
-        frozenset({"ExpiredToken", "TokenRefreshRequired", "RequestExpired"}),
+        EXPIRED,
         ConfigError,
         "the credentials for {endpoint} have expired",
     ),

@@ -17,7 +17,7 @@ from hiddenfeed.options import StoreOptions
 from hiddenfeed.store.base import UploadNotes
 from hiddenfeed.store.gate import RequestGate
 from hiddenfeed.store.s3_client import POOL_CONNECTIONS, S3Place, make_client, object_arguments
-from hiddenfeed.store.s3_errors import BUSY, DAMAGED, error_code
+from hiddenfeed.store.s3_errors import BUSY, DAMAGED, EXPIRED, error_code
 from hiddenfeed.store.s3_wire import Wire
 from hiddenfeed.store.verified_file import VerifiedFile
 
@@ -30,6 +30,8 @@ _log = logging.getLogger(__name__)
 WORTH_ASKING_BYTES = 16 * 1024 * 1024
 #: A question that was not answered is asked again after this.
 _ASK_AGAIN_SECONDS = 60.0
+#: Expired credentials are looked for anew no more often than this.
+_RENEW_SECONDS = 5.0
 _BUSY_STATUSES = frozenset({429, 503})
 
 
@@ -45,8 +47,11 @@ class S3Link:
     ) -> None:
         """`place` is (bucket, prefix). Raises ConfigError for options that cannot work."""
         self.options = options
-        self.client: S3Client
-        self.client, endpoint = make_client(options)
+        self._renewing = threading.Lock()
+        self._stale = False
+        self._renewed_at = float("-inf")
+        self._wire = None if options.s3_expect_continue else Wire(options, POOL_CONNECTIONS)
+        self._client, endpoint = self._make_client()
         self.place = S3Place(bucket=place[0], prefix=place[1], endpoint=endpoint)
         self.gate = gate or RequestGate()
         self.notes = notes
@@ -56,10 +61,32 @@ class S3Link:
         self._asking = threading.Lock()
         self._verifies: bool | None = None
         self._ask_at = float("-inf")
-        if not options.s3_expect_continue:
-            Wire(options, POOL_CONNECTIONS).install(self.client)
+
+    @property
+    def client(self) -> S3Client:
+        """boto3's client; a new one after the credentials have expired, as others may lie where they came from.
+
+        boto3 renews what it knows to expire. It does not look again at keys in a file or in the
+        environment, which a person or another program has to replace.
+        """
+        if self._stale and time.monotonic() - self._renewed_at > _RENEW_SECONDS:
+            with self._renewing:
+                if self._stale:
+                    self._stale, self._renewed_at = False, time.monotonic()
+                    self._client, _ = self._make_client()
+                    _log.info(
+                        "looked for credentials again, as those for %s have expired", self.place.endpoint
+                    )
+        return self._client
+
+    def _make_client(self) -> tuple[S3Client, str]:
+        client, endpoint = make_client(self.options)
+        if self._wire is not None:
+            self._wire.install(client)
         for operation in ("PutObject", "UploadPart"):
-            self.client.meta.events.register(f"response-received.s3.{operation}", self._watch)
+            client.meta.events.register(f"response-received.s3.{operation}", self._watch)
+        client.meta.events.register("response-received.s3", self._watch_credentials)
+        return client, endpoint
 
     def condition(self) -> dict[str, Any]:
         """The argument that lets a write succeed only where nothing is."""
@@ -132,6 +159,10 @@ class S3Link:
                 _log.info("%s did not tell whether it verifies: %s", self.place.endpoint, error)
         except BotoCoreError as error:
             _log.info("%s did not tell whether it verifies: %s", self.place.endpoint, error)
+
+    def _watch_credentials(self, parsed_response: Any, **details: object) -> None:
+        if (parsed_response or {}).get("Error", {}).get("Code", "") in EXPIRED:
+            self._stale = True
 
     def _watch(self, response_dict: Any, parsed_response: Any, **details: object) -> None:
         """boto3 tells of every reply to a request that carried data, its own tries included."""

@@ -15,9 +15,11 @@ import pytest
 from hiddenfeed.checksum import checksum_of
 from hiddenfeed.errors import ConfigError, DataError, TransientError
 from hiddenfeed.options import MIB, StoreOptions
-from hiddenfeed.store import PutOutcome, open_store
+from hiddenfeed.store import PutOutcome, Store, open_store
 from hiddenfeed.store.s3_client import make_session
 from tests.conftest import S3Access
+from tests.faults.scripted_faults import Fail
+from tests.faults.scripted_s3 import ScriptedS3
 
 
 def test_check_accepts_what_is_there(s3: S3Access) -> None:
@@ -228,6 +230,29 @@ def test_credentials_that_expire_are_renewed_in_mid_run(
     for number in range(3):
         store.put_file(f"run-1/{number}", path, size_bytes=5, checksum=checksum_of(b"hello"))
     assert len(counter.read_text()) > 3
+
+
+def test_keys_that_are_replaced_in_their_file_are_found_when_the_old_ones_expire(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hiddenfeed.store.s3_link._RENEW_SECONDS", 0.0)
+    keys, path = tmp_path / "credentials", tmp_path / "file.bin"
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(keys))
+    path.write_bytes(b"hello")
+
+    def put(store: Store) -> PutOutcome:
+        return store.put_file("run-1/a", path, size_bytes=5, checksum=checksum_of(b"hello"))
+
+    with ScriptedS3() as server:
+        keys.write_text("[lab]\naws_access_key_id = OLD\naws_secret_access_key = s\n")
+        store = open_store("s3://bucket/x", StoreOptions(s3_endpoint=server.endpoint, s3_profile="lab"))
+        server.script("PutObject", Fail(400, "ExpiredToken"))
+        with pytest.raises(ConfigError, match="have expired"):
+            put(store)
+        keys.write_text("[lab]\naws_access_key_id = NEW\naws_secret_access_key = s\n")
+        assert put(store) is PutOutcome.STORED
+        used = [headers["authorization"] for headers in server.headers]
+        assert ["Credential=OLD/" in header for header in used] == [True, False, False]
 
 
 def test_a_role_needs_credentials_to_assume_it_with(s3: S3Access, monkeypatch: pytest.MonkeyPatch) -> None:
