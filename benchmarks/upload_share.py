@@ -18,11 +18,13 @@ from benchmarks.upload_ways import Order
 _CONNECTIONS = 8
 _MB_PER_SECOND = 40.0
 _SIZE = 512
+#: How many rounds of how many seconds, quick or not.
+_ROUNDS = {True: (3, 1.5), False: (8, 3.0)}
 
 
 def measure_slowdown(order: Order, *, quick: bool) -> dict[str, Any]:
     """Median slowdown over rounds that alternate; the upload runs at 8 × 40 MB/s, as over a link."""
-    rounds, seconds = (3, 1.5) if quick else (8, 3.0)
+    rounds, seconds = _ROUNDS[quick]
     files = int(seconds * 2) * _CONNECTIONS
     ratios = []
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
