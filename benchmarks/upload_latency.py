@@ -56,7 +56,7 @@ def measure_latency(order: Order, *, quick: bool) -> dict[str, Any]:
 def _files(in_flight: int, replicas: int) -> int:
     """Files per process: some rounds where few are in flight, so that start and end weigh little."""
     share = -(-in_flight // replicas)
-    return share * (6 if in_flight <= 32 else 2)
+    return share * (6 if in_flight <= 32 else 2 if in_flight <= 128 else 1)
 
 
 def _measure(order: Order, in_flight: int, replicas: int) -> tuple[float, float]:

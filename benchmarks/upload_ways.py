@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 BUCKET = "bucket"
+_ATTEMPTS = 5
 
 #: Puts the file at the path under the key.
 Put = Callable[[Path, str], None]
@@ -67,6 +68,7 @@ def raw_put(endpoint: str, in_flight: int) -> Callable[[Order], Put]:
 
 def our_put(endpoint: str, in_flight: int) -> Callable[[Order], Put]:
     """The uploader's put: verified while read, proven by a HEAD."""
+    from hiddenfeed.errors import TransientError
     from hiddenfeed.options import StoreOptions
     from hiddenfeed.store import RequestGate, open_store
 
@@ -77,7 +79,15 @@ def our_put(endpoint: str, in_flight: int) -> Callable[[Order], Put]:
         size = Path(order.path).stat().st_size
 
         def put(path: Path, key: str) -> None:
-            store.put_file(key, path, size_bytes=size, checksum=order.checksum)
+            # The uploader's queue gives such a file back; here it is put again at once.
+            for attempt in range(_ATTEMPTS):
+                try:
+                    store.put_file(key, path, size_bytes=size, checksum=order.checksum)
+                except TransientError:
+                    if attempt == _ATTEMPTS - 1:
+                        raise
+                else:
+                    return
 
         return put
 

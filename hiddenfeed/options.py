@@ -66,10 +66,17 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     )
     s3_connect_timeout_seconds: Annotated[
         float,
-        Meta(gt=0, description="limit for connecting, and for a body send that stalls", extra={"unit": "s"}),
+        Meta(
+            gt=0,
+            description="limit for connecting; over TLS for a body that stalls as well",
+            extra={"unit": "s"},
+        ),
     ] = 10.0
     s3_read_timeout_seconds: Annotated[
-        float, Meta(gt=0, description="limit for waiting on a reply", extra={"unit": "s"})
+        float,
+        Meta(
+            gt=0, description="limit for waiting on a reply, or for a body that stalls", extra={"unit": "s"}
+        ),
     ] = 60.0
     s3_min_bytes_per_second: Annotated[
         int,

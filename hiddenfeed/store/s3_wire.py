@@ -60,6 +60,7 @@ class Wire:
     """Connections to one endpoint for requests that carry files."""
 
     def __init__(self, options: StoreOptions, connections: int) -> None:
+        self._patience_seconds = options.s3_read_timeout_seconds
         keep_alive = (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._manager = urllib3.PoolManager(
             timeout=urllib3.Timeout(
@@ -81,6 +82,8 @@ class Wire:
             return None
         if get_environ_proxies(request.url):
             return None
+        # Many connections that share a busy link may each be still for longer than connecting takes.
+        request.body.patience_seconds = self._patience_seconds
         # One piece, of a kind that our connection knows.
         pieces: Any = [request.body]
         try:

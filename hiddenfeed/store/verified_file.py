@@ -106,6 +106,8 @@ class VerifiedBody:
     def __init__(self, file: VerifiedFile, start: int, length: int, checksum: str, *, check: bool) -> None:
         self.checksum = checksum
         self.failure: Exception | None = None
+        #: How long `send_to` waits for a connection that takes nothing; None leaves it as it is set.
+        self.patience_seconds: float | None = None
         self._file, self._start, self._length, self._check = file, start, length, check
         self._position = 0
         self._running = RunningChecksum(file.algorithm)
@@ -127,6 +129,8 @@ class VerifiedBody:
         and OSError if the connection fails.
         """
         self.seek(0)
+        if self.patience_seconds is not None:
+            connection.settimeout(self.patience_seconds)
         if self._check:
             while block := self.read():
                 connection.sendall(block)

@@ -28,9 +28,11 @@ from tests.faults.scripted_s3 import ScriptedS3, Stored
 
 KEY = "run-1/batches/000000.safetensors"
 PLACE = f"runs/{KEY}"
+#: No real store takes parts as small as these.
+PART = MIB
 #: Three parts.
-DATA = os.urandom(12 * MIB)
-SMALL = os.urandom(2 * MIB)
+DATA = os.urandom(2 * PART + 1000)
+SMALL = os.urandom(PART // 4)
 
 
 class Notes:
@@ -75,14 +77,14 @@ def notes() -> Notes:
 def opened(
     server: ScriptedS3, notes: Notes | None = None, gate: RequestGate | None = None, **changes: Any
 ) -> Store:
-    """One attempt a call, parts above 5 MiB, one at a time unless told otherwise."""
+    """One attempt a call, parts above 1 MiB, one at a time unless told otherwise."""
     options = StoreOptions(
         s3_endpoint=server.endpoint,
         s3_connect_timeout_seconds=20,
         s3_read_timeout_seconds=20,
         s3_max_attempts=1,
-        multipart_threshold_bytes=5 * MIB,
-        multipart_part_bytes=5 * MIB,
+        multipart_threshold_bytes=PART,
+        multipart_part_bytes=PART,
         multipart_parts_in_flight=1,
     )
     return open_store("s3://bucket/runs", msgspec.structs.replace(options, **changes), gate=gate, notes=notes)
@@ -103,7 +105,7 @@ def test_an_interrupted_upload_goes_on_with_what_is_there(
     server: ScriptedS3, notes: Notes, tmp_path: Path, lacks: set[Lack]
 ) -> None:
     server.lacks |= lacks
-    server.script("UploadPart", Well(), Well(), CutBody(MIB))
+    server.script("UploadPart", Well(), Well(), CutBody(1000))
     with pytest.raises(TransientError):
         put(opened(server, notes), tmp_path)
     assert list(notes.kept) == [KEY]
@@ -119,7 +121,7 @@ def test_an_interrupted_upload_goes_on_with_what_is_there(
 def test_a_part_that_is_not_what_it_should_be_is_sent_again(
     server: ScriptedS3, notes: Notes, tmp_path: Path
 ) -> None:
-    server.script("UploadPart", Well(), Well(), CutBody(MIB))
+    server.script("UploadPart", Well(), Well(), CutBody(1000))
     with pytest.raises(TransientError):
         put(opened(server, notes), tmp_path)
     (upload,) = server.uploads.values()
@@ -136,7 +138,7 @@ def test_damage_among_parts_taken_on_trust_is_found_in_the_whole(
     server: ScriptedS3, notes: Notes, tmp_path: Path
 ) -> None:
     server.lacks.add(Lack.PART_CHECKSUMS)
-    server.script("UploadPart", Well(), Well(), CutBody(MIB))
+    server.script("UploadPart", Well(), Well(), CutBody(1000))
     with pytest.raises(TransientError):
         put(opened(server, notes), tmp_path)
     (upload,) = server.uploads.values()
@@ -150,10 +152,10 @@ def test_damage_among_parts_taken_on_trust_is_found_in_the_whole(
 def test_another_file_of_the_key_gives_the_old_parts_up(
     server: ScriptedS3, notes: Notes, tmp_path: Path
 ) -> None:
-    server.script("UploadPart", Well(), CutBody(MIB))
+    server.script("UploadPart", Well(), CutBody(1000))
     with pytest.raises(TransientError):
         put(opened(server, notes), tmp_path)
-    other = os.urandom(11 * MIB)
+    other = os.urandom(2 * PART + 1)
     assert put(opened(server, notes), tmp_path, other) is PutOutcome.STORED
     assert server.objects[PLACE].data == other
     assert (server.uploads, notes.kept) == ({}, {})
@@ -162,7 +164,7 @@ def test_another_file_of_the_key_gives_the_old_parts_up(
 def test_an_upload_that_the_store_forgot_begins_anew(
     server: ScriptedS3, notes: Notes, tmp_path: Path
 ) -> None:
-    server.script("UploadPart", Well(), CutBody(MIB))
+    server.script("UploadPart", Well(), CutBody(1000))
     with pytest.raises(TransientError):
         put(opened(server, notes), tmp_path)
     server.uploads.clear()
@@ -173,7 +175,7 @@ def test_an_upload_that_the_store_forgot_begins_anew(
 def test_parts_of_an_object_that_is_there_by_now_are_given_up(
     server: ScriptedS3, notes: Notes, tmp_path: Path
 ) -> None:
-    server.script("UploadPart", Well(), CutBody(MIB))
+    server.script("UploadPart", Well(), CutBody(1000))
     with pytest.raises(TransientError):
         put(opened(server, notes), tmp_path)
     server.objects[PLACE] = Stored(DATA)
@@ -296,7 +298,7 @@ def test_without_checksums_the_file_is_verified_here(
     assert (server.objects, server.uploads) == ({}, {})
     assert put(store, tmp_path, data) is PutOutcome.STORED
     assert put(store, tmp_path, data) is PutOutcome.ALREADY_THERE
-    sent = [headers for headers in server.headers if int(headers.get("content-length", 0)) > MIB]
+    sent = [headers for headers in server.headers if int(headers.get("content-length", 0)) >= 1000]
     assert all(("content-md5" in headers) == (mode == "md5") for headers in sent)
     assert not any(name.startswith("x-amz-checksum") for headers in sent for name in headers)
 
@@ -359,7 +361,7 @@ def test_a_trickle_is_given_up_and_leaves_nothing(
         server, gate=gate, s3_min_bytes_per_second=1_000_000_000, multipart_threshold_bytes=64 * MIB
     )
     with pytest.raises(TransientError, match=f"^{KEY} was not stored within 0 s, so it is started anew"):
-        put(store, tmp_path, DATA * 2)
+        put(store, tmp_path, bytes(24 * MIB))
     assert gate.limit == 1, "files that are late together must become fewer at a time"
     assert server.objects == {}
 
