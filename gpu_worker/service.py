@@ -87,7 +87,9 @@ class RunService:
         """Let go of run and model; no job may be in hand."""
         with self._lock:
             self._withdraw()
-            self._drop_engine()
+            if self._engine is not None:
+                self._engine.close()
+            self._engine = None
 
     def _withdraw(self) -> None:
         if self._served is not None:
@@ -120,5 +122,5 @@ class RunService:
         """Free the model's memory before the next one is loaded: two may not fit."""
         if self._engine is not None:
             self._engine.close()
-        self._engine = None
-        free_memory()
+            self._engine = None
+            free_memory()
