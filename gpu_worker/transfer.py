@@ -211,8 +211,10 @@ def check_tensors(rows: StateRows, ids: torch.Tensor) -> ChunkTensors:
     states = [rows.hidden_states[:, place] for place in range(count)]
     if rows.final is not None:
         states.append(rows.final)
-    # One state at a time: the float32 copy of all of them would be twice what is stored.
-    norms = torch.stack([torch.linalg.vector_norm(state.float(), dim=-1) for state in states], dim=1)
+    # Summed in float32, without a copy in it.
+    norms = torch.stack(
+        [torch.linalg.vector_norm(state, dim=-1, dtype=torch.float32) for state in states], dim=1
+    )
     # Counted as integers, which is several times faster than as floating point numbers.
     bits = _BITS[rows.hidden_states.dtype]
     nonzero = torch.stack([torch.count_nonzero(state.view(bits)) for state in states])
