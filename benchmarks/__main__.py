@@ -18,6 +18,7 @@ BENCHMARKS = {
     "gpu_check": "does a GPU of this machine compute what it should, and how fast?",
     "control_plane": "what does the queue cost, and how many GPUs can one Redis feed?",
     "upload": "how much of a bare put's speed does the uploader deliver, and what does it cost?",
+    "monitor": "what does the monitor cost Redis?",
     "eta": "how far off is the time that is said to be left?",
     "prepare": "how fast, and in how much memory, is a run prepared?",
     "prepare_million": "the same for a million conversations",

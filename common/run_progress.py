@@ -6,7 +6,8 @@ For display only; the proof of completeness never looks here. Imported through `
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -298,11 +299,19 @@ def _rows(raw: Mapping[str, str]) -> list[tuple[str, dict[str, str]]]:
 def _numbers(kind: type[msgspec.Struct], raw: Mapping[str, str]) -> dict[str, Any]:
     """The fields of `kind` that `raw` has, converted; what is not a number of its kind is left out."""
     converted: dict[str, Any] = {}
-    for field in msgspec.structs.fields(kind):
-        if field.name in raw and field.type in (int, float, str):
-            value = raw[field.name]
+    for name, convert in _converters(kind).items():
+        if name in raw:
             try:
-                converted[field.name] = field.type(float(value)) if field.type is int else field.type(value)
-            except ValueError:
+                converted[name] = convert(raw[name])
+            except (ValueError, OverflowError):
                 continue
     return converted
+
+
+@cache
+def _converters(kind: type[msgspec.Struct]) -> dict[str, Callable[[str], Any]]:
+    """Of the fields that hold a text or a number; looked up once, because a fleet has thousands of rows."""
+    by_type: dict[Any, Callable[[str], Any]] = {int: lambda value: int(float(value)), float: float, str: str}
+    return {
+        field.name: by_type[field.type] for field in msgspec.structs.fields(kind) if field.type in by_type
+    }

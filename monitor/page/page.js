@@ -10,9 +10,11 @@ const MOST_LANES = 48;
 const STAGES = ["read", "forward", "stall", "write"];
 const MARKS = { good: "✓ fine", warn: "▲ look", bad: "✕ bad", unknown: "– unknown" };
 const STATES = {
-  busy: "good", idle: "warn", waiting: "warn", silent: "bad", gone: "bad",
+  busy: "good", idle: "warn", waiting: "warn", silent: "bad", gone: "warn",
   running: "good", uploading: "good", proving: "good", complete: "good", paused: "warn", stalled: "bad", cancelled: "warn",
 };
+
+const OVER = ["complete", "cancelled"];
 
 const byId = (id) => document.getElementById(id);
 const shown = new Map();
@@ -72,7 +74,7 @@ function chooseRun() {
   part("run", ids, (element) => {
     element.replaceChildren(...ids.map((id) => make("option", { text: id, attrs: { value: id } })));
     if (!ids.includes(chosen)) {
-      const going = runs.find((run) => !["complete", "cancelled"].includes(run.state)) ?? runs[runs.length - 1];
+      const going = runs.find((run) => !OVER.includes(run.state)) ?? runs[runs.length - 1];
       chosen = going?.run_id ?? null;
     }
     element.value = chosen ?? "";
@@ -86,6 +88,7 @@ function number(term, text, more = "") {
 
 function drawRun(run) {
   byId("run-section").hidden = run === null;
+  document.title = run === null ? "hiddenfeed" : `${percent(run.done)} ${run.state}: ${run.run_id}`;
   if (run === null) return;
   part("run-name", run.run_id, (element, text) => { element.textContent = text; });
   part("run-state", [run.state, run.proved], (element) => {
@@ -104,6 +107,7 @@ function drawRun(run) {
       : number("Time left", `about ${duration(left)}`, `${duration(run.remaining_low_seconds)} to ${duration(run.remaining_high_seconds)}; done at about ${clock(snapshot.at + left)}`),
     number("On the queue", `${count(run.queued)} queued, ${count(run.started)} started`, `${count(run.retrying)} to be tried again, ${count(run.failed)} failed`),
     number("Model", run.model),
+    ...(run.proved && snapshot.store ? [number("Report", `${run.run_id}/report.html`, "in the store, with report.json")] : []),
   ];
   part("run-numbers", numbers, (element) => {
     element.replaceChildren(...numbers.map(([term, text, more]) => make("div", {}, make("dt", { text: term }),
@@ -130,6 +134,7 @@ function stageBar(worker) {
 }
 
 function drawLanes(run) {
+  const over = OVER.includes(run.state);
   // Of workers that are gone only those are shown that nobody has replaced for long.
   const workers = run.workers.filter((worker) => worker.state !== "gone" || (worker.last_seconds_ago ?? 1e9) < 3600);
   const ordered = workers.length > MOST_LANES ? [...workers].sort((one, other) => (one.state === "busy") - (other.state === "busy")) : workers;
@@ -139,10 +144,12 @@ function drawLanes(run) {
   }));
   part("lanes", [lanes, hidden], (element) => {
     element.replaceChildren(...lanes.map((worker) => {
+      // Whoever is gone when all is done has done its work.
+      const verdict = over && worker.state !== "silent" ? "" : STATES[worker.state] ?? "";
       const current = worker.current.map((job) => Number(job.slice(job.lastIndexOf("-") + 1)));
-      const state = make("span", { cls: `chip ${STATES[worker.state] ?? ""}`, text: worker.state });
+      const state = make("span", { cls: `chip ${verdict}`, text: worker.state });
       const why = worker.heard?.waits_for || (worker.state === "silent" ? `not heard of for ${duration(worker.heard?.heartbeat_seconds_ago)}` : "");
-      return make("li", { cls: STATES[worker.state] ?? "", attrs: { "data-worker": worker.worker, "data-state": worker.state } },
+      return make("li", { cls: verdict, attrs: { "data-worker": worker.worker, "data-state": worker.state } },
         make("div", {}, make("span", { cls: "name", text: worker.worker }), " ", state,
           make("div", { cls: "facts", text: [worker.device, why, current.length ? `batch ${current.join(", ")}` : ""].filter(Boolean).join(" · ") })),
         make("div", {}, stageBar(worker)),
@@ -232,7 +239,7 @@ function draw() {
   drawRun(run);
   drawFailed();
   drawHost();
-  byId("pause-row").hidden = run === null || ["complete", "cancelled"].includes(run.state);
+  byId("pause-row").hidden = run === null || OVER.includes(run.state);
   byId("pause").disabled = run?.state === "paused";
   byId("resume").disabled = run?.state !== "paused";
   if (run !== null && historyRun !== run.run_id) fetchHistory();
