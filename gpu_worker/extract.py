@@ -89,7 +89,24 @@ class Extractor:
             upload = self._extract_or_quarantine(run, message, context, times)
         context.on_lost(partial(self._discard, upload.path))
         context.follow_up(upload_request(upload))
+        self._say(upload)
         return upload.report
+
+    def _say(self, upload: UploadFile) -> None:
+        """The one line of a batch."""
+        batch, report = upload.batch, upload.report
+        log.info(
+            "batch extracted",
+            run=batch.run_id,
+            batch=batch.batch_id,
+            tokens=batch.tokens_total,
+            size_bytes=upload.size_bytes,
+            read_s=round(report.read_seconds, 3),
+            forward_s=round(report.forward_seconds, 3),
+            stall_s=round(report.stall_seconds, 3),
+            write_s=round(report.write_seconds, 3),
+            total_s=round(report.total_seconds, 3),
+        )
 
     def _extract_or_quarantine(
         self, run: ServedRun, message: ExtractBatch, context: JobContext, times: _Times

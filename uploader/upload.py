@@ -126,7 +126,7 @@ class FileUploader:
         if ending.remark:
             log.warning(ending.remark)
         else:
-            log.debug("uploaded", size_bytes=receipt.size_bytes, seconds=receipt.upload_seconds)
+            log.info("uploaded", size_bytes=receipt.size_bytes, total_s=round(receipt.upload_seconds, 3))
 
         def count(pipeline: Pipeline) -> None:
             note_stored(pipeline, message, receipt, self._wall_clock(), uploader=context.worker_name)
