@@ -106,8 +106,7 @@ def _numbers(report: EndReport) -> str:
 
 def _tables(report: EndReport) -> Iterable[str]:
     if report.workers:
-        yield "<h2>GPU workers</h2>" + _table(
-            ("worker", "device", "batches", "samples", "tokens", "tokens/s", "busy", "padding", "read", "forward", "stall", "write"),
+        yield _table("GPU workers", ("worker", "device", "batches", "samples", "tokens", "tokens/s", "busy", "padding", "read", "forward", "stall", "write"),
             [
                 (
                     each.worker, each.device, f"{each.batches:,}", f"{each.samples:,}", f"{each.tokens:,}",
@@ -118,8 +117,7 @@ def _tables(report: EndReport) -> Iterable[str]:
             ],
         )  # fmt: skip
     if report.uploaders:
-        yield "<h2>Uploaders</h2>" + _table(
-            ("uploader", "files", "size", "rate", "each file", "duplicates"),
+        yield _table("Uploaders", ("uploader", "files", "size", "rate", "each file", "duplicates"),
             [
                 (
                     each.uploader, f"{each.files:,}", size_text(each.size_bytes), size_rate_text(each.bytes_per_second),
@@ -130,20 +128,21 @@ def _tables(report: EndReport) -> Iterable[str]:
         )  # fmt: skip
     for title, reasons in (("Skipped rows", report.skipped), ("Quarantined samples", report.quarantined)):
         if reasons:
-            yield f"<h2>{title}</h2>" + _table(
-                ("reason", "how many"), [(why, f"{many:,}") for why, many in reasons.items()]
-            )
+            yield _table(title, ("reason", "how many"), [(why, f"{many:,}") for why, many in reasons.items()])
     if report.costs:
-        yield "<h2>What a batch cost</h2>" + _table(
+        yield _table(
+            "What a batch cost",
             ("device", "batches", "seconds per 1,000 tokens", "per million squared lengths", "spread"),
             [
                 (each.device, f"{each.batches:,}", f"{each.a:.4g}", f"{each.b:.4g}", f"{each.spread:.1%}")
                 for each in report.costs
             ],
         )
-    yield "<h2>Versions</h2>" + _table(("program", "version"), sorted(report.versions.items()))
-    yield "<h2>Settings</h2>" + _table(
-        ("setting", "value"), [(name, str(value)) for name, value in sorted(report.settings.items())]
+    yield _table("Versions", ("program", "version"), sorted(report.versions.items()))
+    yield _table(
+        "Settings",
+        ("setting", "value"),
+        [(name, str(value)) for name, value in sorted(report.settings.items())],
     )
 
 
@@ -187,10 +186,14 @@ def _chart(
     )
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     top = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+    # What scrolls sideways on a narrow window must be reachable by keyboard, and have a name then.
+    scrolled = f'<div class="wide" role="region" tabindex="0" aria-label="{title}">'
+    return (
+        f"<h2>{title}</h2>{scrolled}<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
 
 
 def _clock(at: float | None) -> str:

@@ -24,7 +24,9 @@ from common.run_state import RunRecord, note_stored, register_run
 from common.settings.catalogue import QueueSettings
 from hiddenfeed.layout import batch_key, complete_key, tokens_key
 from hiddenfeed.store import open_store
+from producer.end_report_page import render_report
 from standalone.process import wait_until
+from tests.end_reports import example_report
 from tests.worker_rig import FUNCTION, SETTINGS, Work
 
 RUN = "shown-0123456789ab"
@@ -268,6 +270,20 @@ def test_page_is_accessible_and_fits_a_phone(browser: Any, shown_run: redis.Redi
                 # The first stop of the keyboard leads past the navigation.
                 page.keyboard.press("Tab")
                 assert page.evaluate("document.activeElement.className") == "skip"
+
+
+def test_end_report_is_accessible_and_fits_a_phone(browser: Any, tmp_path: Path) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
+    (tmp_path / "report.html").write_text(render_report(example_report()))
+    for size in (DESK, PHONE):
+        context = browser.new_context(viewport=size)
+        page = context.new_page()
+        page.goto((tmp_path / "report.html").as_uri())
+        found = axe.Axe().run(page)
+        assert found.violations_count == 0, found.generate_report()
+        assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+        _keep(page, f"report-{size['width']}")
+        context.close()
 
 
 def test_a_monitor_that_ends_is_said_and_one_that_comes_back_is_followed(

@@ -6,26 +6,9 @@ from html.parser import HTMLParser
 
 import msgspec
 
-from common.run_state import Progress
-from hiddenfeed.proof import Proof
-from producer.end_report import EndReport, make_report
+from producer.end_report import EndReport
 from producer.end_report_page import render_report
-from tests.monitor_scene import RUN, points, scene
-from tests.synthetic_run import synthetic_run
-
-EVIL = "<script>alert(1)</script>"
-
-
-def _report(progress: Progress | None, **changes: object) -> EndReport:
-    document = msgspec.structs.replace(
-        synthetic_run().document, run_id=RUN, versions={"rq": EVIL}, settings={"taps": EVIL}
-    )
-    proof = Proof(
-        run_id=RUN, fingerprint="0" * 12, rows=12, stored=9, skipped=2, quarantined=1, tokens=1000, batches=3,
-        quarantined_batches=1, size_bytes=10**9, files=(),
-    )  # fmt: skip
-    report = make_report(document, proof, "s3://b/p", progress, points(backlog_step=1), {EVIL: 2}, {"no": 1})
-    return msgspec.structs.replace(report, **changes)
+from tests.end_reports import example_report, report_of
 
 
 class _Tags(HTMLParser):
@@ -40,7 +23,7 @@ class _Tags(HTMLParser):
 
 
 def test_numbers_of_the_report() -> None:
-    report = _report(scene().runs[0].progress)
+    report = example_report()
     assert report.seconds == 104
     assert [worker.batches for worker in report.workers] == [50, 50]
     assert report.spread is not None
@@ -59,7 +42,7 @@ def test_numbers_of_the_report() -> None:
 
 
 def test_page_stands_alone() -> None:
-    page = render_report(_report(scene().runs[0].progress))
+    page = render_report(example_report())
     tags = _Tags()
     tags.feed(page)
     assert "script" not in tags.tags
@@ -70,7 +53,7 @@ def test_page_stands_alone() -> None:
 
 
 def test_without_redis_the_proof_still_stands() -> None:
-    report = _report(None, rates=(), upload_lag=None)
+    report = report_of(None, rates=(), upload_lag=None)
     assert report.seconds is None
     assert "Proved complete" in render_report(report)
     assert "too short for a curve" in render_report(report)
