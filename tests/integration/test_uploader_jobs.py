@@ -19,6 +19,7 @@ from common.queues import (
     enqueue,
     extract_queue_name,
     failed_jobs,
+    job_states,
     open_queue,
     upload_queue_name,
     upload_request,
@@ -286,4 +287,3 @@ def test_an_outage_burns_no_attempt_and_sends_all_files_when_it_ends(
         wait_until(lambda: all(state(redis_client, request) == "finished" for request in requests))
     assert spool.files() == []
     assert circuit.why_not() is None
-
