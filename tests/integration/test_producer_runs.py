@@ -453,7 +453,7 @@ def test_torch_is_not_imported(site: Site) -> None:
         ({"--model": "/nowhere"}, 2, "error: model folder /nowhere is not there"),
         ({"--data": "/nowhere.jsonl"}, 2, "error: --data /nowhere.jsonl is not there"),
         ({"--run-id": "t-000000000000"}, 2, "error: there is no run t-000000000000 in "),
-        ({"--run-id": "../t"}, 2, "error: run id '../t' is not allowed"),
+        ({"--run-id": "../t"}, 2, "error: --run-id: run id '../t' is not allowed"),
     ],
 )
 def test_surroundings_that_are_wrong_end_with_one_sentence(
