@@ -14,6 +14,7 @@ WINDOW_ARRIVALS = 8
 FIRST_ESTIMATE_ARRIVALS = 4
 #: Silence of so many usual pauses between arrivals is taken for a slower rate.
 _LATE = 3.0
+_LATE_SECONDS = 10.0
 
 
 class Pace:
@@ -49,14 +50,21 @@ class Pace:
         if len(self._arrivals) < 2:
             return None
         (first, before), (last, tokens) = self._arrivals[0], self._arrivals[-1]
-        pause = (last - first) / (len(self._arrivals) - 1)
-        end = self._now if self._now - last > _LATE * pause else last
+        end = self._now if self.late else last
         return (tokens - before) / (end - first)
 
+    @property
+    def late(self) -> bool:
+        """Whether no batch has arrived for much longer than is usual; False before two arrivals tell what is."""
+        if len(self._arrivals) < 2:
+            return False
+        (first, _), (last, _) = self._arrivals[0], self._arrivals[-1]
+        return self._now - last > max(_LATE * (last - first) / (len(self._arrivals) - 1), _LATE_SECONDS)
+
     def remaining_seconds(self, tokens_total: int) -> float | None:
-        """Seconds until the run has so many tokens; None before a few batches have told."""
+        """Seconds until the run has so many tokens; None before a few batches have told, and while none arrives."""
         rate = self.rate
-        if not rate or len(self._arrivals) < FIRST_ESTIMATE_ARRIVALS:
+        if not rate or self.late or len(self._arrivals) < FIRST_ESTIMATE_ARRIVALS:
             return None
         last, tokens = self._arrivals[-1]
         return max(0.0, (tokens_total - tokens) / rate - (self._now - last))

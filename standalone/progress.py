@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -81,6 +82,22 @@ def doing(lines: Iterable[str]) -> str:
     """How far the producer is, by its own last words; empty if it has not said."""
     said = [str(entry.get("message")) for entry in _entries(lines) if entry.get("source") == "progress"]
     return said[-1] if said else ""
+
+
+def latest_warning(lines: Iterable[str], not_before: float) -> tuple[float, str]:
+    """When a role last warned, in seconds since the epoch, and of what; (0, "") if not since `not_before`."""
+    found = (0.0, "")
+    for entry in _entries(lines):
+        if entry.get("level") not in ("warning", "error"):
+            continue
+        try:
+            at = datetime.fromisoformat(str(entry.get("time"))).timestamp()
+        except ValueError:
+            continue
+        reason = str(entry.get("error") or entry.get("why") or "")
+        if at >= max(not_before, found[0]):
+            found = (at, ": ".join(filter(None, [str(entry.get("message")), reason])))
+    return found
 
 
 def _entries(lines: Iterable[str]) -> Iterator[dict[str, Any]]:

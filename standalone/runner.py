@@ -29,7 +29,14 @@ from standalone import preflight, roles
 from standalone.display import Display
 from standalone.finish import CHECK, Ending, finish_run
 from standalone.home import Home
-from standalone.progress import announced_run, doing, progress_line, statements, warnings
+from standalone.progress import (
+    announced_run,
+    doing,
+    latest_warning,
+    progress_line,
+    statements,
+    warnings,
+)
 from standalone.report import shown_path, shown_python
 from standalone.restart import GiveUp
 from standalone.signals import Interrupted, StopRequest
@@ -40,6 +47,8 @@ from standalone.timeline import Timeline
 INTERRUPTED = 130
 _LOOK_SECONDS = 0.5
 _WARNINGS_SHOWN = 4
+#: Something that is away is tried again about once a minute, and warned of again.
+_RECENT_SECONDS = 90.0
 #: On one machine a dead process is noticed sooner than in a fleet, where a network may delay a heartbeat.
 _LOCAL_LEASE = {"lease_seconds": "15", "heartbeat_seconds": "3", "maintenance_seconds": "5"}
 _PRODUCER = "producer"
@@ -177,10 +186,17 @@ class Runner:
         if self.worked and self.record is not None:
             self._mark(self.record, progress, extract)
             self._pace.look(time.monotonic(), progress)
-            trouble = self._supervisor.trouble
+            trouble = self._supervisor.trouble or (self._why_late() if self._pace.late else "")
             self.display.status(
                 progress_line(self.record, progress, extract, upload, self._pace, trouble, self._part())
             )
+
+    def _why_late(self) -> str:
+        """What a role last warned of, if that was just now."""
+        since = time.time() - _RECENT_SECONDS
+        found = [(latest_warning(lines, since), name) for name, lines in self._supervisor.tails().items()]
+        (_, sentence), name = max(found, default=((0.0, ""), ""))
+        return f"{name}: {sentence}" if sentence else ""
 
     def _part(self) -> str:
         """What is going on where no batch tells."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from standalone.restart import Ended, GiveUp
 from standalone.roles import Role
 
 _ERROR = "error: "
+_TAIL_BYTES = 16 * 1024
 
 
 @dataclass
@@ -61,6 +63,10 @@ class Supervisor:
         """Lines that the role has written since its present process was started."""
         watched = self._watched.get(name)
         return self._lines(watched) if watched else []
+
+    def tails(self) -> dict[str, list[str]]:
+        """The last lines that each role has written, by name; the first of them may be cut."""
+        return {name: self._lines(watched, _TAIL_BYTES) for name, watched in self._watched.items()}
 
     def step(self, may_finish: Iterable[str] = (), *, patient: bool = True) -> GiveUp | None:
         """Look at every role once; restart those that ended and are due. A GiveUp ends the run.
@@ -129,7 +135,11 @@ class Supervisor:
             self.trouble += f": {ended.sentence}"
         return ended
 
-    def _lines(self, watched: _Watched) -> list[str]:
-        with self._home.log_path(watched.role.name).open("rb") as file:
-            file.seek(watched.log_start)
+    def _lines(self, watched: _Watched, most_bytes: int | None = None) -> list[str]:
+        log = self._home.log_path(watched.role.name)
+        if not log.exists():
+            return []
+        with log.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(watched.log_start if most_bytes is None else max(watched.log_start, size - most_bytes))
             return file.read().decode(errors="replace").splitlines()

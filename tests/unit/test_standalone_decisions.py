@@ -25,7 +25,7 @@ from hiddenfeed.options import StoreOptions
 from standalone import report, restart
 from standalone.display import Display
 from standalone.home import Home
-from standalone.progress import announced_run, doing, progress_line, statements, warnings
+from standalone.progress import announced_run, doing, latest_warning, progress_line, statements, warnings
 from standalone.restart import Ended, GiveUp, Restart
 from standalone.roles import role_environment, settings_environment, worker_roles
 from standalone.surroundings import chosen_places
@@ -214,6 +214,17 @@ def test_what_the_producer_says_is_told_from_how_far_it_is() -> None:
     progress, none = Progress(run_id="r", batches=1, tokens=1), QueueCounts()
     line = progress_line(record, progress, none, none, Pace(), part="proving: 7 of 9 batches")
     assert line.endswith("  proving: 7 of 9 batches")
+
+
+def test_what_a_role_last_warned_of() -> None:
+    lines = [
+        'cut off", "level": "warning"}',
+        '{"time": "1970-01-01T00:00:10.000Z", "level": "warning", "message": "waiting", "error": "the disk is full"}',
+        '{"time": "1970-01-01T00:00:20.000Z", "level": "info", "message": "job finished"}',
+        '{"time": "never", "level": "error", "message": "odd"}',
+    ]
+    assert latest_warning(lines, 5.0) == (10.0, "waiting: the disk is full")
+    assert latest_warning(lines, 15.0) == (0.0, "")
 
 
 def test_warnings_of_a_role() -> None:
