@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import time
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -105,8 +106,10 @@ def _tokenise(
     duplicates = recipe.duplicates()
     reader = RowReader(recipe.files, recipe.columns, console.say)
     total, begun = sum(size for size, _ in recipe.file_states), time.monotonic()
+    places: deque[int] = deque()
     with Crew(recipe.sample_parts, crew_size(recipe.plan.prepare_processes, total)) as crew:
-        for rows, made in crew.make(_chunks(reader)):
+        for rows, made in crew.make(_noted(_chunks(reader), reader, places)):
+            done = places.popleft() / max(1, total)
             for row, one in zip(rows, made, strict=True):
                 result = duplicates.check(row.file, one)
                 if isinstance(result, SkippedRow):
@@ -115,9 +118,7 @@ def _tokenise(
                 else:
                     keep(result)
                     tally.add(result)
-            console.progress(
-                lambda: _progress(tally, reader.bytes_read / max(1, total), time.monotonic() - begun)
-            )
+            console.progress(_progress, tally, done, time.monotonic() - begun)
     return tally
 
 
@@ -127,6 +128,13 @@ def _progress(tally: Tally, done: float, seconds: float) -> str:
         f"preparing: {done:.0%}, {tally.rows:,} rows, {tally.tokens:,} tokens, "
         f"{tally.rows / max(seconds, 1e-3):,.0f} rows/s{left}"
     )
+
+
+def _noted(chunks: Iterator[list[RawRow]], reader: RowReader, places: deque[int]) -> Iterator[list[RawRow]]:
+    """The chunks; how far the reader was behind each goes to `places`, as it is ahead of those that are done."""
+    for chunk in chunks:
+        places.append(reader.bytes_read)
+        yield chunk
 
 
 def _chunks(reader: RowReader) -> Iterator[list[RawRow]]:
