@@ -35,6 +35,8 @@ from producer.tokens_file import SkippedFile, write_tokens_file
 #: Rows are tokenised by the handful: enough for the tokenizer's threads, little enough to bound memory.
 _CHUNK_ROWS = 512
 _CHUNK_BYTES = 4 * MIB
+#: After so many rows it is said if more than this share of them was refused by the chat template.
+_WARN_AFTER, _WARN_SHARE = 200, 0.2
 
 
 @dataclass(frozen=True)
@@ -118,8 +120,17 @@ def _tokenise(
                 else:
                     keep(result)
                     tally.add(result)
+            if tally.rows >= _WARN_AFTER > tally.rows - len(rows):
+                _warn_of_refusals(tally, console)
             console.progress(_progress, tally, done, time.monotonic() - begun)
     return tally
+
+
+def _warn_of_refusals(tally: Tally, console: Console) -> None:
+    """Say early that a template and the data do not go together, before hours go into the rest of the rows."""
+    refused = tally.causes["no loss mask"] + tally.causes["not rendered"]
+    if refused > tally.rows * _WARN_SHARE:
+        console.warn(f"{refused:,} of the first {tally.rows:,} rows get no loss mask: {tally.reasons()[0]}")
 
 
 def _progress(tally: Tally, done: float, seconds: float) -> str:

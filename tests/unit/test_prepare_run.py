@@ -7,6 +7,7 @@ import fcntl
 import io
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +31,7 @@ from producer.report import tally_lines
 from producer.spill import Spill
 from producer.tokens_file import read_manifests
 from producer.workplace import workplace
-from tests.tiny_chat import CHATML, conversations, pretrained, write_model_folder, write_rows
+from tests.tiny_chat import CHATML, FORGETFUL, conversations, pretrained, write_model_folder, write_rows
 
 
 @pytest.fixture(scope="session")
@@ -261,6 +262,20 @@ def test_duplicates_by_content_are_left_out_if_asked(tmp_path: Path, model: Path
     assert dropped.tally.causes == {"duplicate content": 10}
     reasons = pq.read_table(dropped.skipped_path)["reason"].to_pylist()
     assert reasons == ["an earlier row has the same tokens and loss mask"] * 10
+
+
+def test_a_template_that_refuses_many_rows_is_told_early(tmp_path: Path) -> None:
+    model = write_model_folder(tmp_path / "model", FORGETFUL)
+    warned: list[str] = []
+    console = quiet()
+    console.warn = lambda message, **fields: warned.append(message)  # type: ignore[method-assign]
+    survey(recipe_of(write_rows(tmp_path / "d.jsonl", conversations(600)), model), console)
+    (text,) = warned
+    assert re.match(r"\d+ of the first 512 rows get no loss mask: ", text)
+    assert "rewrites history; give --loss-mask last-turn or all, or --chat-template FILE" in text
+    assert "of d.jsonl" in text
+    survey(recipe_of(tmp_path / "d.jsonl", model, loss_mask="last-turn"), console)
+    assert len(warned) == 1
 
 
 def test_reasons_are_counted_without_their_particulars() -> None:
