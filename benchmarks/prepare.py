@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from benchmarks.conversations import write_conversations, write_model_folder
-from producer.crew import cores
+from common.processors import allowed_processors
 
 SIZES, QUICK_SIZES = (10_000, 100_000), (1000, 4000)
 #: Rounds of preparation and bare tokenizer in turn, over the smallest size.
@@ -43,7 +43,7 @@ def measure(sizes: Sequence[int], rounds: int) -> dict[str, Any]:
             found.append({"rows": size, **_child(folder, "prepare", 1)})
     last = found[-1]
     return {
-        "cores": cores(),
+        "cores": allowed_processors(),
         "sizes": found,
         "rows_per_s": last["rows"] / last["seconds"],
         "peak_rss_bytes": last["peak_rss_bytes"],

@@ -17,6 +17,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 
+from common.processors import allowed_processors
 from common.settings.catalogue import DataSettings
 from hiddenfeed.errors import PermanentError
 from producer.chat_template import ChatTemplate
@@ -65,7 +66,7 @@ class Crew:
 
     def __enter__(self) -> Crew:
         if self._processes > 1:
-            threads = max(1, cores() // self._processes)
+            threads = max(1, allowed_processors() // self._processes)
             self._pool = ProcessPoolExecutor(
                 self._processes,
                 # A fork would copy the threads' locks without the threads.
@@ -104,16 +105,11 @@ class Crew:
             ) from None
 
 
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
 def crew_size(wanted: int, data_bytes: int) -> int:
     """How many processes: as wanted, or for 0 one per core, up to MAX_PROCESSES, and one for little data."""
     if wanted:
         return wanted
-    return min(MAX_PROCESSES, cores()) if data_bytes >= LITTLE_BYTES else 1
+    return min(MAX_PROCESSES, allowed_processors()) if data_bytes >= LITTLE_BYTES else 1
 
 
 #: Less data than this is tokenised sooner than processes start.

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from common.processors import allowed_processors
 from common.settings.catalogue import DataSettings, PlanSettings
 from hiddenfeed.errors import ConfigError, PermanentError
-from producer.crew import LITTLE_BYTES, MAX_PROCESSES, Crew, cores, crew_size
+from producer.crew import LITTLE_BYTES, MAX_PROCESSES, Crew, crew_size
 from producer.prepare import _chunks
 from producer.recipe import Recipe, make_recipe
 from producer.rows import RawRow
@@ -79,4 +80,4 @@ def test_what_a_process_raises_is_raised(tmp_path: Path, monkeypatch: pytest.Mon
 def test_how_many_processes() -> None:
     assert crew_size(5, 0) == 5
     assert crew_size(0, LITTLE_BYTES - 1) == 1
-    assert crew_size(0, LITTLE_BYTES) == min(MAX_PROCESSES, cores())
+    assert crew_size(0, LITTLE_BYTES) == min(MAX_PROCESSES, allowed_processors())

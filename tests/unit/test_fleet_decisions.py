@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpu_worker.fleet import SETTLED_SECONDS, Again, EndAll, Over, asked, decide, exit_code, plan_fleet
-from gpu_worker.processors import _quota, share
 from hiddenfeed.errors import ConfigError
 
 
@@ -81,28 +79,3 @@ def test_exit_code_is_the_first_that_is_not_zero() -> None:
     assert exit_code([0, 0]) == 0
     assert exit_code([0, 75, 1]) == 75
     assert exit_code([-9, 0]) == 137
-
-
-@pytest.mark.parametrize(
-    ("threads", "allowed", "quota", "expected"),
-    [(8, 16, None, 8), (8, 4, None, 4), (8, 16, 2.5, 3), (8, 16, 0.5, 1), (8, 16, 64.0, 8)],
-)
-def test_processors_are_those_that_may_be_used(
-    threads: int, allowed: int, quota: float | None, expected: int
-) -> None:
-    assert share(threads, allowed, quota) == expected
-
-
-def test_quota_of_a_container(tmp_path: Path) -> None:
-    assert _quota(tmp_path) is None
-    (tmp_path / "cpu.max").write_text("max 100000\n")
-    assert _quota(tmp_path) is None
-    (tmp_path / "cpu.max").write_text("250000 100000\n")
-    assert _quota(tmp_path) == 2.5
-    (tmp_path / "cpu.max").unlink()
-    (tmp_path / "cpu").mkdir()
-    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("-1\n")
-    (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
-    assert _quota(tmp_path) is None
-    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("150000\n")
-    assert _quota(tmp_path) == 1.5
