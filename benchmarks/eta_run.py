@@ -12,8 +12,8 @@ import redis
 from transformers import AutoConfig
 
 from benchmarks.eta_fleet import Look
-from benchmarks.extraction import random_qwen3
 from benchmarks.planned_run import RunSpec, mixed_lengths, put_run
+from benchmarks.random_model import random_qwen3
 from common.messages import ExtractBatch
 from common.queues import EXTRACT_FUNCTION, UPLOAD_FUNCTION, enqueue, extract_request, upload_queue_name
 from common.run_state import RunRecord, read_progress, register_run

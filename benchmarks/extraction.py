@@ -13,16 +13,16 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import redis
 import torch
 
-from benchmarks.planned_run import RunSpec, mixed_lengths, put_run
-from common.hub import quiet_libraries
-from common.messages import BatchReport, ExtractBatch
+from benchmarks.extraction_run import FULL, QUICK, Scale, put_model_run, record_of, token_bytes
+from benchmarks.other_ways import OtherWays
+from benchmarks.random_model import random_qwen3
+from common.messages import BatchReport
 from common.queues import (
     EXTRACT_FUNCTION,
     drop_queue,
@@ -32,10 +32,9 @@ from common.queues import (
     queue_counts,
     upload_queue_name,
 )
-from common.run_state import RunRecord, register_run
+from common.run_state import register_run
 from common.settings.catalogue import ExtractSettings, QueueSettings, SpoolSettings
 from common.spool import Spool
-from common.weights import weights_identity
 from common.worker import JobContext, Worker
 from gpu_worker.demo_model import default_folder, demo_model
 from gpu_worker.extract import Extractor
@@ -44,50 +43,13 @@ from gpu_worker.model import resolve_device
 from gpu_worker.runs import RunChooser
 from gpu_worker.service import RunService
 from gpu_worker.tokens import TokenCache
-from hiddenfeed.batch_file import bytes_per_token
-from hiddenfeed.run import RunDocument
 from hiddenfeed.store.directory import DirectoryStore
-from hiddenfeed.taps import parse_taps
 from standalone.servers import start_redis
 
 #: Longest wait for one round of the worker.
 _ROUND_SECONDS = 600.0
-
-
-@dataclass(frozen=True)
-class Scale:
-    """How much is measured."""
-
-    rounds: int
-    #: Batches of the run that one round takes; a plan has 16 or more, which would make small ones.
-    batches: int
-    samples: int
-    mean_tokens: int
-    longest: int
-    micro_batch_tokens: int
-    batch_tokens: int
-    #: As in the settings.
-    taps: str = "dflash"
-
-
-QUICK = Scale(
-    rounds=5,
-    batches=4,
-    samples=640,
-    mean_tokens=150,
-    longest=1024,
-    micro_batch_tokens=1024,
-    batch_tokens=8192,
-)
-FULL = Scale(
-    rounds=9,
-    batches=6,
-    samples=960,
-    mean_tokens=200,
-    longest=2048,
-    micro_batch_tokens=2048,
-    batch_tokens=16384,
-)
+#: Other ways get every so many-th sample: they are slow.
+_EVERY = 6
 
 
 def run(*, quick: bool, device: str = "auto") -> dict[str, Any]:
@@ -128,6 +90,8 @@ def describe(results: dict[str, Any]) -> list[str]:
             f"  worker         {found['worker_tokens_per_second']:,.0f} tokens/s",
             f"  bare forward   {found['bare_tokens_per_second']:,.0f} tokens/s",
             f"  padding        {found['padding_waste']:.2%} of what the device saw",
+            f"  against one by one {found['vs_one_by_one']:.2f}, 16 unsorted {found['vs_unsorted_16']:.2f}, "
+            f"a file for each sample {found['vs_per_sample_files']:.2f} times their tokens/s",
             f"  of the worker's time: forward {found['forward_share']:.1%}, "
             f"between forward passes {found['stall_share']:.2%}",
         ]
@@ -138,10 +102,10 @@ class Measurement:
     """One model: a run of it, a worker that serves it, and the same micro-batches without the worker."""
 
     def __init__(self, folder: Path, client: redis.Redis, model: Path, scale: Scale, device: str) -> None:
-        self._client, self._scale = client, scale
+        self._client, self._scale, self._folder = client, scale, folder
         store = DirectoryStore(folder / "store")
         store.check(create=True)
-        self._document, manifests = _put(store, model, scale)
+        self._document, manifests = put_model_run(store, model, scale)
         self._manifests = manifests[: scale.batches]
         settings = SpoolSettings(spool="bench", spool_dir=str(folder / "spool"), spool_free_bytes=0)
         self._spool = Spool(settings)
@@ -152,22 +116,52 @@ class Measurement:
     def measure(self) -> dict[str, Any]:
         """All rounds; a first one of each kind warms up and is dropped."""
         self._service.prepare(self._document.run_id)
-        bare = self._bare_passes()
-        register_run(self._client, _record(self._document))
+        bare, others = self._bare_passes(), self._other_ways()
+        register_run(self._client, record_of(self._document))
         worker, thread = self._start_worker()
         try:
             self._worker_round()
             self._bare_round(bare)
+            others.seconds()
             self._reports.clear()
-            rounds = [
-                self._round(bare, worker_first=bool(number % 2)) for number in range(self._scale.rounds)
-            ]
+            rounds, usual = [], []
+            for number in range(self._scale.rounds):
+                rounds.append(self._round(bare, worker_first=bool(number % 2)))
+                usual.append(others.seconds())
         finally:
             worker.stop()
             thread.join()
             drop_queue(self._client, upload_queue_name(self._spool.name))
             self._service.close()
-        return self._summary(bare, [worker for worker, _ in rounds], [forward for _, forward in rounds])
+        whole = [worker for worker, _ in rounds]
+        return self._summary(bare, whole, [forward for _, forward in rounds]) | self._against(
+            whole, usual, others.tokens
+        )
+
+    def _other_ways(self) -> OtherWays:
+        """The ways of others over a few samples of every batch, in the order of the data."""
+        samples = {}
+        with self._service.use(self._document.run_id) as served:
+            for manifest in self._manifests:
+                batch = served.tokens.read(manifest)
+                for sample in range(manifest.batch_id % _EVERY, batch.samples, _EVERY):
+                    ids = batch.input_ids[batch.offsets[sample] : batch.offsets[sample + 1]]
+                    samples[int(batch.source_rows[sample])] = ids
+            source, taps = served.engine.key.source, served.document.identity.taps
+        return OtherWays(source, taps, [samples[row] for row in sorted(samples)], self._folder / "others")
+
+    def _against(
+        self, worker: Sequence[float], others: Sequence[dict[str, float]], tokens: int
+    ) -> dict[str, float]:
+        """`vs_…`: tokens per second of the worker over those of another way, the median of the rounds."""
+        rate = sum(manifest.tokens_total for manifest in self._manifests)
+        return {
+            f"vs_{name}": statistics.median(
+                (rate / whole) / (tokens / seconds[name])
+                for whole, seconds in zip(worker, others, strict=True)
+            )
+            for name in others[0]
+        }
 
     def _round(self, bare: Sequence[MicroBatch], *, worker_first: bool) -> tuple[float, float]:
         """(worker, bare) seconds; the order alternates, so that none profits from what the other warmed up."""
@@ -251,7 +245,7 @@ class Measurement:
             "worker_tokens_per_second": tokens / statistics.median(worker),
             "bare_tokens_per_second": tokens / statistics.median(bare),
             "padding_waste": 1 - tokens / padded,
-            "states_gb_per_second": tokens * _token_bytes(self._document) / statistics.median(worker) / 1e9,
+            "states_gb_per_second": tokens * token_bytes(self._document) / statistics.median(worker) / 1e9,
             "forward_share": sum(report.forward_seconds for report in self._reports) / total,
             "stall_share": sum(report.stall_seconds for report in self._reports) / total,
             "rounds": len(ratios),
@@ -264,63 +258,3 @@ class Measurement:
             "device": self._reports[0].device,
             "threads": torch.get_num_threads(),
         }
-
-
-def _token_bytes(document: RunDocument) -> int:
-    identity = document.identity
-    return bytes_per_token(
-        taps=len(identity.taps), hidden_size=document.hidden_size, dtype=identity.dtype, final=False
-    )
-
-
-def _put(store: DirectoryStore, model: Path, scale: Scale) -> tuple[RunDocument, list[ExtractBatch]]:
-    from transformers import AutoConfig
-
-    config = AutoConfig.from_pretrained(model)
-    spec = RunSpec(
-        model=str(model),
-        model_identity=weights_identity(model),
-        hidden_size=config.hidden_size,
-        num_blocks=config.num_hidden_layers,
-        vocabulary=config.vocab_size,
-        taps=parse_taps(scale.taps, config.num_hidden_layers).taps,
-        micro_batch_tokens=scale.micro_batch_tokens,
-        batch_tokens=scale.batch_tokens,
-    )
-    return put_run(store, spec, mixed_lengths(scale.samples, scale.mean_tokens, scale.longest))
-
-
-def _record(document: RunDocument) -> RunRecord:
-    plan = document.plan
-    return RunRecord(
-        run_id=document.run_id,
-        model=document.model,
-        samples=plan.samples,
-        tokens=plan.tokens,
-        batches=plan.batches,
-        submitted_at=0.0,
-    )
-
-
-def random_qwen3(folder: Path, *, blocks: int = 8, hidden_size: int = 512, device: str = "cpu") -> Path:
-    """A Qwen3 with random bfloat16 weights, made on `device`."""
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
-    config = Qwen3Config(
-        vocab_size=32000,
-        hidden_size=hidden_size,
-        num_hidden_layers=blocks,
-        num_attention_heads=hidden_size // 64,
-        num_key_value_heads=hidden_size // 128,
-        head_dim=64,
-        intermediate_size=3 * hidden_size,
-        max_position_embeddings=4096,
-        tie_word_embeddings=True,
-        dtype="bfloat16",
-    )
-    quiet_libraries()
-    torch.manual_seed(0)
-    with torch.device(device):
-        model: Any = Qwen3ForCausalLM(config)
-    model.to(torch.bfloat16).save_pretrained(folder)
-    return folder

@@ -15,7 +15,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.extraction import Scale, measure_models, random_qwen3
+from benchmarks.extraction import measure_models
+from benchmarks.extraction_run import Scale
+from benchmarks.random_model import random_qwen3
 from hiddenfeed.errors import ConfigError, DataError
 
 _ROOT = Path(__file__).parent.parent

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from benchmarks import gpu_check
-from benchmarks.extraction import Scale
+from benchmarks.extraction_run import Scale
 from common.messages import UploadFile
 from common.queues import extract_queue_name
 from common.worker import JobContext
