@@ -12,9 +12,9 @@ import pytest
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """One browser for all tests."""
+    """One browser for the tests of a module. Longer, its event loop would be in the way of others."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     program = next(filter(None, map(shutil.which, _NAMES)), None)
     if program is None:
