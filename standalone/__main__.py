@@ -118,7 +118,8 @@ def _serve() -> Command:
 
 def _exec() -> Command:
     def body(settings: Resolved, parsed: argparse.Namespace) -> int:
-        return visit.execute(_home(settings), parsed.command)
+        given = parsed.command[1:] if parsed.command[:1] == ["--"] else parsed.command
+        return visit.execute(_home(settings), given)
 
     command = Command(
         "python -m standalone exec",
@@ -127,7 +128,12 @@ def _exec() -> Command:
         body,
         "example:\n  python -m standalone exec --home demo -- python -m hiddenfeed show s3://hiddenfeed/runs",
     )
-    command.parser.add_argument("command", nargs="*", help="after --; `python` stands for this Python")
+    command.parser.add_argument(
+        "command",
+        nargs=argparse.REMAINDER,
+        metavar="-- COMMAND",
+        help="the command with its own flags; `python` stands for this Python",
+    )
     return command
 
 
