@@ -77,7 +77,7 @@ def _of_data(settings: Resolved) -> list[str]:
     return [
         *tally_lines(tally),
         *plan_lines(plan, recipe.plan.micro_batch_tokens),
-        *size_lines(load, kept),
+        *size_lines(load, kept, settings.group(StoreOptions)),
         *forecast_lines(load, _machines(settings)),
     ]
 
@@ -97,7 +97,10 @@ def _of_numbers(settings: Resolved, numbers: Numbers) -> list[str]:
         load = load_of_numbers(samples, max(samples, round(samples * tokens)), kept.bytes_per_token, target)
         if tokens != each:
             lines.append(f"conversations usually have hundreds of tokens; with {tokens:,.0f} each:")
-        lines += [*size_lines(load, kept), *forecast_lines(load, _machines(settings))]
+        lines += [
+            *size_lines(load, kept, settings.group(StoreOptions)),
+            *forecast_lines(load, _machines(settings)),
+        ]
     return lines
 
 

@@ -44,9 +44,9 @@ def plan_lines(plan: Plan, micro_batch_tokens: int) -> list[str]:
     ]
 
 
-def size_lines(load: Load, kept: Kept) -> list[str]:
-    """What goes into the store."""
-    smallest, options = min(size for size, _ in load.file_sizes), StoreOptions()
+def size_lines(load: Load, kept: Kept, options: StoreOptions) -> list[str]:
+    """What goes into the store, in S3 with its `options`."""
+    smallest = min(size for size, _ in load.file_sizes)
     requests = put_requests(load, options.multipart_threshold_bytes, options.multipart_part_bytes)
     sizes = size_text(smallest)
     if size_text(load.largest_file) != sizes:

@@ -132,6 +132,9 @@ def test_any_two_numbers_do(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     out = capsys.readouterr().out
     assert out.startswith("913,7")
     assert "upload at 1.0 GB/s is slower: 6 h 29 min until all is stored" in out
+    assert plan(["--samples", "913786", "--mean-tokens", "500", "--multipart-part-bytes", "64MiB"]) == 0
+    # 43,581 files in 8 parts, begun and ended, and 6 documents.
+    assert "435,816 PUT requests" in capsys.readouterr().out
     model = write_model_folder(tmp_path / "model")
     words = [
         "--samples",

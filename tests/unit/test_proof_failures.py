@@ -202,6 +202,7 @@ def test_a_file_that_no_plan_names(name: str) -> None:
         (lambda note: note.update(batch_id=0), "a note on batch 0 of run"),
         (lambda note: note.pop("reason"), "is not a quarantine note"),
         (lambda note: note.update(more=1), "is not a quarantine note"),
+        (lambda note: note.update(reasons=["one"]), "has 1 reasons for 4 source rows"),
     ],
 )
 def test_a_note_that_is_not_of_its_batch(change: Callable[[dict[str, Any]], Any], reason: str) -> None:
