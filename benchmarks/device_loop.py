@@ -283,10 +283,10 @@ class _SlowSpool(Spool):
             at_once = part.write_at
 
             def write_at(data: bytes | bytearray | memoryview, offset: int) -> None:
-                at_once(data, offset)
                 with self._turn:
                     begin = max(time.perf_counter(), self._free_at)
                     end = self._free_at = begin + memoryview(data).nbytes / self._rate
+                at_once(data, offset)
                 wait_until(end)
 
             part.write_at = write_at  # type: ignore[method-assign]

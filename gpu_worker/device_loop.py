@@ -98,13 +98,16 @@ class DeviceLoop:
         self._transfer = transfer or transfer_for(model.device)
         self._ring = Ring(slots, pinned=self._transfer.pinned)
         self._writer = writer or ThreadPoolExecutor(1, thread_name_prefix="writer")
+        #: Checksums of what the writer writes.
+        self._sums = ThreadPoolExecutor(1, thread_name_prefix="checksum")
         self._computing = threading.Lock()
         #: Padded tokens of a forward pass at most; lowered when memory runs out.
         self.limit = limit
 
     def close(self) -> None:
-        """End the writer's thread; no batch may be running."""
+        """End the threads; no batch may be running."""
         self._writer.shutdown()
+        self._sums.shutdown()
 
     def extract(self, file: BatchFile, stopping: Callable[[], bool] = lambda: False) -> LoopReport:
         """Compute all rows of the file's batch and return when they are written and checked.
@@ -120,6 +123,7 @@ class DeviceLoop:
                 self._recompute_canary(progress)
             for written in progress.written:
                 written.result()
+            file.compare_canary()
         finally:
             wait(progress.written)
         return self._report(progress)
@@ -179,7 +183,8 @@ class DeviceLoop:
         padded = (last - first) * int(batch.lengths[first:last].max())
         alone = last - first == 1
         micro_batch = pack(batch, first, last)
-        if self._forward(progress, micro_batch, file.append):
+        deliver = partial(file.append, self._sums)
+        if self._forward(progress, micro_batch, deliver):
             return True
         self._recover(progress)
         if not alone:
@@ -193,7 +198,7 @@ class DeviceLoop:
             )
             return False
         # Once more, with nothing else on the device.
-        if not self._forward(progress, micro_batch, file.append):
+        if not self._forward(progress, micro_batch, deliver):
             raise SampleError(
                 f"the sample in source row {int(batch.source_rows[first])}, {padded} tokens, does not fit into "
                 f"the memory of {self._model.device}"
@@ -206,7 +211,7 @@ class DeviceLoop:
         sample, tokens = canary_sample(batch), canary_tokens(batch)
         micro_batch = pack(batch, sample, sample + 1, tokens)
         canary = Canary(sample, micro_batch.tokens, self._tolerance)
-        deliver = partial(file.check_canary, canary)
+        deliver = partial(file.keep_canary, canary)
         if not self._forward(progress, micro_batch, deliver):
             self._recover(progress)
             if not self._forward(progress, micro_batch, deliver):

@@ -1,13 +1,14 @@
 """One batch file while it is written: rows to their places as they land, header last, then published.
 
-`append` and `check_canary` run in the writer's one thread, in the order of the rows; `finish` runs in
-the job's own, so that the writer is free for the next batch while this one is made durable.
+`append` and `keep_canary` run in the writer's one thread, in the order of the rows; `compare_canary` and
+`finish` run in the job's own, so that the writer is free for the next batch meanwhile.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,9 +56,13 @@ class _Column:
         self.checksum = RunningChecksum()
         self.rows = 0
 
-    def append(self, part: PartFile, data: memoryview) -> None:
-        part.write_at(data, self.place.row_start(self.rows))
-        self.checksum.update(data)
+    def append(self, part: PartFile, data: memoryview, sums: Executor) -> None:
+        """The bytes are summed while they are written: neither holds the GIL, and the disk is slower."""
+        summed = sums.submit(self.checksum.update, data)
+        try:
+            part.write_at(data, self.place.row_start(self.rows))
+        finally:
+            summed.result()
         self.rows += len(data) // self.place.row_bytes
 
 
@@ -72,14 +77,16 @@ class BatchFile:
     #: Seconds spent on checking and writing.
     seconds: float = 0.0
     _failed: bool = False
+    #: The canary, and its states computed alone: float32 [n, K', H].
+    _alone: tuple[Canary, Floats] | None = None
 
     def __post_init__(self) -> None:
         self._states = _Column(self.layout.states)
         final = self.layout.final_states
         self._final = None if final is None else _Column(final)
 
-    def append(self, host: ChunkTensors) -> None:
-        """Check and write the next rows.
+    def append(self, sums: Executor, host: ChunkTensors) -> None:
+        """Check and write the next rows, checksums computed by `sums` meanwhile.
 
         Raises GuardError for rows that must not be stored and TransientError if the disk refuses;
         after that nothing more is accepted.
@@ -89,23 +96,28 @@ class BatchFile:
         self._failed = True
         begin = time.perf_counter()
         self.guard.chunk(host.norms.numpy(), host.nonzero.numpy(), host.seen_ids.numpy())
-        self._states.append(self.part, raw_bytes(host.hidden_states))
+        self._states.append(self.part, raw_bytes(host.hidden_states), sums)
         if self._final is not None:
             assert host.final is not None
-            self._final.append(self.part, raw_bytes(host.final))
+            self._final.append(self.part, raw_bytes(host.final), sums)
         self.seconds += time.perf_counter() - begin
         self._failed = False
 
-    def check_canary(self, canary: Canary, host: ChunkTensors) -> None:
-        """Compare what stands in the file with the same tokens computed alone; raises GuardError."""
-        if self._failed:
+    def keep_canary(self, canary: Canary, host: ChunkTensors) -> None:
+        """Keep states that were computed alone for `compare_canary`; the buffer is needed for the next batch."""
+        self._alone = (canary, self._as_float32(host))
+
+    def compare_canary(self) -> None:
+        """Compare what stands in the file with the same tokens computed alone; raises GuardError.
+
+        In the job's own thread, once everything is written: the writer has the next batch to write.
+        """
+        if self._failed or self._alone is None:
             return
-        self._failed = True
+        (canary, alone), self._alone = self._alone, None
         first = int(self.batch.offsets[canary.sample])
-        stored, alone = self._stored_rows(first, canary.tokens), self._as_float32(host)
-        agreement = compare(stored, alone, median=canary.tolerance.median)
+        agreement = compare(self._stored_rows(first, canary.tokens), alone, median=canary.tolerance.median)
         self.guard.canary(int(self.batch.source_rows[canary.sample]), agreement, canary.tolerance)
-        self._failed = False
 
     def finish(self) -> FinishedFile:
         """Write what follows the states, then the header, and publish.
@@ -165,7 +177,8 @@ class BatchFile:
         )
 
     def _as_float32(self, host: ChunkTensors) -> Floats:
-        states = host.hidden_states.float()
+        """A copy, whatever the dtype."""
+        states = host.hidden_states.to(torch.float32, copy=True)
         if host.final is not None:
             states = torch.cat([states, host.final.float().unsqueeze(1)], dim=1)
         return states.numpy()
