@@ -8,12 +8,15 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from threading import Event
+from threading import Event, Thread
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from common.cli import Command
+from common.logs import setup_logging
 from common.settings.catalogue import (
+    LogSettings,
     MonitorSettings,
     QueueSettings,
     RedisSettings,
@@ -28,9 +31,22 @@ from monitor.bootstrap import Wired, page_of, wire
 from monitor.terminal import render
 from monitor.views import Snapshot
 
-_GROUPS = (RedisSettings, StoreSettings, StoreOptions, SpoolSettings, QueueSettings, MonitorSettings)
+if TYPE_CHECKING:
+    import uvicorn
+
+_GROUPS = (
+    RedisSettings,
+    StoreSettings,
+    StoreOptions,
+    SpoolSettings,
+    QueueSettings,
+    MonitorSettings,
+    LogSettings,
+)
 #: On something that is no terminal the live view is one block of lines this often at most.
 _PLAIN_SECONDS = 10.0
+#: How often it is looked whether the server is asked to end.
+_LOOK_SECONDS = 0.25
 
 
 def main(arguments: list[str]) -> int:
@@ -63,6 +79,7 @@ def _run(settings: Resolved, parsed: argparse.Namespace) -> int:
     monitor = settings.group(MonitorSettings)
     show = _json if parsed.json else render
     if parsed.serve:
+        setup_logging(settings.group(LogSettings), "monitor")
         return _serve(wired, monitor)
     if parsed.watch:
         live = sys.stdout.isatty() and not parsed.json
@@ -102,12 +119,22 @@ def _serve(wired: Wired, monitor: MonitorSettings) -> int:
     listener = _listen(monitor.monitor_host, monitor.monitor_port)
     host, port = listener.getsockname()[:2]
     print(f"monitor: http://{host}:{port}/", flush=True)
-    configuration = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=3)
+    configuration = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=3)
     # uvicorn ends on a signal and then raises it again, for whoever listened before: that is us, content.
     _stop_signals()
+    server = uvicorn.Server(configuration)
     with recorder:
-        uvicorn.Server(configuration).run(sockets=[listener])
+        Thread(target=_end_streams, args=(server, app.state.end_streams), daemon=True).start()
+        server.run(sockets=[listener])
     return 0
+
+
+def _end_streams(server: uvicorn.Server, end: Callable[[], None]) -> None:
+    """Wait until the server is asked to end, and then let the streams end that it would wait for."""
+    pause = Event()
+    while not server.should_exit:
+        pause.wait(_LOOK_SECONDS)
+    end()
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -83,7 +83,11 @@ def _left(record: RunRecord, progress: Progress) -> _Left:
     if batches <= 0:
         return _Left(0, 0.0, 0.0)
     tokens = max(0, record.tokens - progress.tokens)
-    squares = max(0, record.squares - progress.squares)
+    if record.squares:
+        squares = float(max(0, record.squares - progress.squares))
+    else:
+        # A producer that did not say: as in what is done.
+        squares = tokens * progress.squares / max(1, progress.tokens)
     return _Left(batches, tokens / batches, squares / batches)
 
 

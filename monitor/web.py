@@ -29,6 +29,8 @@ from monitor.views import Snapshot
 _KEPT_SECONDS = 0.5
 #: And in a large fleet for so long per process, which keeps the share of Redis's time below one in a hundred.
 _KEPT_SECONDS_PER_PROCESS = 0.002
+#: How often a stream looks whether the server is to end.
+_LOOK_SECONDS = 0.25
 #: Pages that are told at a time, and the most that a change may say.
 _MOST_PAGES, _MOST_BYTES = 100, 4096
 _FOLDER = Path(__file__).parent / "page"
@@ -58,7 +60,10 @@ def make_app(
     control: Control | None = None,
     dashboard: Dashboard | None = None,
 ) -> Starlette:
-    """The application; `history` gives what happened to a run over time and may raise HiddenfeedError."""
+    """The application; `history` gives what happened to a run over time and may raise HiddenfeedError.
+
+    `app.state.end_streams` lets all event streams end, so that a server can end without waiting for them.
+    """
     pages = _Pages(current, refresh_seconds)
 
     def page(_: Request) -> Response:
@@ -102,7 +107,7 @@ def make_app(
         answered = await anyio.to_thread.run_sync(control.apply, given, body)
         return JSONResponse({"message": answered.message}, status_code=answered.status, headers=_HEADERS)
 
-    return Starlette(
+    app = Starlette(
         routes=[
             Route("/", page),
             Route("/events", pages.respond),
@@ -115,6 +120,8 @@ def make_app(
             Mount("/assets", _Assets(directory=_FOLDER)),
         ]
     )
+    app.state.end_streams = pages.end
+    return app
 
 
 def render_page(snapshot: Snapshot, refresh_seconds: float) -> str:
@@ -151,6 +158,16 @@ class _Pages:
     def __init__(self, current: Current, refresh_seconds: float) -> None:
         self._current, self._refresh_seconds = current, refresh_seconds
         self._open = 0
+        self._ended = threading.Event()
+
+    def end(self) -> None:
+        """Let every stream end soon; safe to call from a signal handler."""
+        self._ended.set()
+
+    async def _pause(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not self._ended.is_set() and (left := deadline - time.monotonic()) > 0:
+            await anyio.sleep(min(_LOOK_SECONDS, left))
 
     async def respond(self, _: Request) -> Response:
         """A stream of server-sent events, one per snapshot."""
@@ -161,10 +178,10 @@ class _Pages:
     async def _events(self) -> AsyncIterator[bytes]:
         self._open += 1
         try:
-            while True:
+            while not self._ended.is_set():
                 snapshot = await anyio.to_thread.run_sync(self._current.get)
                 yield b"event: snapshot\ndata: " + msgspec.json.encode(snapshot) + b"\n\n"
-                await anyio.sleep(max(self._refresh_seconds, kept_seconds(snapshot)))
+                await self._pause(max(self._refresh_seconds, kept_seconds(snapshot)))
         finally:
             self._open -= 1
 

@@ -315,10 +315,17 @@ def test_page_is_told_live_writes_history_and_changes_what_the_token_allows(
         assert seen_run.hget("hiddenfeed:live", "upload_parallelism") is None
         (point,) = read_history(seen_run, RUN)
         assert (point.batches, point.backlog, point.queued) == (2, 1, 1)
-        process.send_signal(signal.SIGTERM)
-        text, _ = process.communicate(timeout=30)
+        # A page that is still open does not keep it from ending.
+        with urllib.request.urlopen(f"{url}events", timeout=10) as stream:
+            assert stream.readline()
+            process.send_signal(signal.SIGTERM)
+            text, _ = process.communicate(timeout=30)
         assert process.returncode == 0
-        assert "Traceback" not in text
+        said = [msgspec.json.decode(line) for line in text.splitlines()]
+        assert {line["level"] for line in said} == {"info", "warning"}
+        assert [line["message"] for line in said if line["level"] == "warning"] == [
+            "a change with a wrong token was refused"
+        ]
 
 
 def test_weak_token_is_refused_and_not_shown(redis_url: str) -> None:

@@ -112,6 +112,18 @@ def test_what_holds_the_devices_up_counts() -> None:
     assert _seconds(_progress(slow), "a") == pytest.approx(800, rel=0.05)
 
 
+def test_a_producer_that_did_not_say_what_attention_costs_does_not_shorten_the_run() -> None:
+    progress = _progress(_worker("a", 20))
+    dear = [
+        CostSums(device="cpu", batches=20, x=20, z=20, y=40, xx=20, xz=20, zz=20.4, xy=40, zy=40.6, yy=81)
+    ]
+    progress = msgspec.structs.replace(progress, costs=tuple(dear))
+    known = _seconds(progress, "a")
+    assert _seconds(progress, "a", record=msgspec.structs.replace(_record(), squares=0)) == pytest.approx(
+        known
+    )
+
+
 def test_nobody_there_nothing_known_and_nothing_left() -> None:
     assert estimate(_record(), _progress(_worker("a", 5)), (), NOW) is None
     assert estimate(_record(), Progress(run_id="r"), ("a",), NOW) is None
