@@ -55,6 +55,9 @@ class BatchReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     halvings: Count | UnsetType = UNSET
     #: What the guards saw, as in the file's metadata: name -> value; of a quarantined batch the `reason`.
     guards: dict[str, str] | UnsetType = UNSET
+    #: Samples of the batch that could not be extracted, and why the first could not; not said where there are none.
+    set_aside: Count | UnsetType = UNSET
+    set_aside_reason: str | UnsetType = UNSET
 
 
 class UploadFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -12,13 +12,10 @@ from typing import Literal, get_args
 import msgspec
 import redis
 
+from common.progress_records import FoundBatch, Progress, UploaderProgress, WorkerProgress
 from common.redis_client import text, translated
 from common.run_progress import (
     RUN_TTL_SECONDS,
-    FoundBatch,
-    Progress,
-    UploaderProgress,
-    WorkerProgress,
     ask_progress,
     note_found,
     note_stored,

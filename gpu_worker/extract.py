@@ -51,6 +51,9 @@ class _Times:
     write: float = 0.0
     loop: LoopReport | None = None
     guards: dict[str, str] = field(default_factory=dict)
+    #: Samples that could not be extracted, and why the first could not.
+    set_aside: int = 0
+    set_aside_reason: str = ""
 
 
 class Extractor:
@@ -190,6 +193,7 @@ class Extractor:
             finished = file.finish()
             times.write, times.guards = file.seconds, finished.guards
         if bad:
+            times.set_aside, times.set_aside_reason = len(bad), set_aside[0].reason
             log.error("samples set aside", run=message.run_id, batch=message.batch_id, samples=len(bad))
         key = batch_key(message.run_id, message.batch_id)
         return self._announcement(run, message, context, times, finished, key)
@@ -240,6 +244,7 @@ class Extractor:
             part.write_at(note, 0)
             finished = FinishedFile(part.publish(), len(note), checksum_of(note))
         times.guards = {"reason": reason}
+        times.set_aside, times.set_aside_reason = message.samples, reason
         key = quarantine_note_key(message.run_id, message.batch_id)
         return self._announcement(run, message, context, times, finished, key)
 
@@ -282,6 +287,8 @@ class Extractor:
             padded_tokens=loop.padded_tokens,
             halvings=loop.halvings or UNSET,
             guards=times.guards or UNSET,
+            set_aside=times.set_aside or UNSET,
+            set_aside_reason=times.set_aside_reason or UNSET,
         )
         return UploadFile(
             batch=message,

@@ -66,6 +66,12 @@ def _runs(runs: Iterable[RunView]) -> Iterator[Metric]:
     yield _counter(
         "run_stored_bytes", "Bytes that the store holds.", ("run",), each(lambda run: run.size_bytes)
     )
+    yield _counter(
+        "run_set_aside_samples",
+        "Samples that could not be extracted.",
+        ("run",),
+        each(lambda run: run.set_aside),
+    )
     yield _gauge("run_planned_batches", "Batches of the run.", ("run",), each(lambda run: run.batches_total))
     yield _gauge("run_planned_tokens", "Tokens of the run.", ("run",), each(lambda run: run.tokens_total))
     yield _gauge("run_planned_samples", "Samples of the run.", ("run",), each(lambda run: run.samples_total))

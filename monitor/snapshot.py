@@ -76,6 +76,8 @@ def _run(run: RunFacts, facts: Facts, processes: tuple[ProcessView, ...], now: f
         failures=_failures(run.extract),
         workers=tuple(_devices(run, facts, processes, now)),
         uploaders=tuple(_uploader(uploader, now) for uploader in progress.uploaders),
+        set_aside=progress.set_aside,
+        set_aside_reason=progress.set_aside_reason,
         recent=recent_of(run.recent, now),
     )
 
@@ -255,6 +257,10 @@ def _problems(
         if run.failed:
             found.append(
                 f"{count_text(run.failed, 'batch', 'batches')} of {run.run_id} failed and must be looked at"
+            )
+        if run.set_aside:
+            found.append(
+                f"{count_text(run.set_aside, 'sample')} of {run.run_id} set aside, the last because: {run.set_aside_reason}"
             )
         if run.state == "stalled":
             found.append(f"{run.run_id} stands still: no GPU worker takes its batches")

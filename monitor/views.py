@@ -84,6 +84,9 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     failures: tuple[FailureView, ...]
     workers: tuple[DeviceView, ...]
     uploaders: tuple[UploaderView, ...]
+    #: Samples that could not be extracted, and why the last of them could not.
+    set_aside: int = 0
+    set_aside_reason: str = ""
     #: Over the last two minutes; None where nobody watched.
     recent: RecentView | None = None
 

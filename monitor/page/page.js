@@ -100,7 +100,7 @@ function drawRun(run) {
   const left = run.remaining_seconds;
   const numbers = [
     number("Tokens", count(run.tokens), `of ${count(run.tokens_total)}`),
-    number("Samples", count(run.samples), `of ${count(run.samples_total)}`),
+    number("Samples", count(run.samples), `of ${count(run.samples_total)}${run.set_aside ? `, ${count(run.set_aside)} of them set aside` : ""}`),
     number("Batches", count(run.batches), `of ${count(run.batches_total)}, ${size(run.size_bytes)} stored`),
     number("Fleet", `${rate(run.recent?.tokens_per_second ?? run.tokens_per_second)} tokens/s`, `${rate(run.samples_per_second)} samples/s since the start`),
     left === null ? number("Time left", run.state === "complete" ? "done" : "-")

@@ -197,6 +197,7 @@ def _assert_quarantined(run: TinyRun, upload: UploadFile, reason: str) -> None:
     assert len(note.source_rows) == upload.batch.samples
     assert reason in note.reason
     assert upload.report.guards == {"reason": note.reason}
+    assert (upload.report.set_aside, upload.report.set_aside_reason) == (upload.batch.samples, note.reason)
     usage = spool.usage()
     assert (usage.files, usage.part_bytes) == (1, 0)
 
@@ -217,6 +218,7 @@ def test_samples_with_ids_beyond_the_vocabulary_are_set_aside(tmp_path: Path) ->
         bad = [row for row in expected if expected[row]]
         header = read_file(run.spool().resolve(upload.path)).header
         assert [sample.source_row for sample in header.facts.set_aside] == bad
+        assert (upload.report.set_aside or 0) == len(bad)
         assert all(
             f"{row} {reason}" in sample.reason
             for row, sample in zip(bad, header.facts.set_aside, strict=True)

@@ -130,6 +130,21 @@ def test_each_batch_counts_once_however_often_it_is_delivered(redis_client: redi
     assert all(int(redis_client.ttl(key)) > 0 for key in redis_client.keys("hiddenfeed:progress:*"))
 
 
+def test_samples_set_aside_count_once_with_the_last_reason(redis_client: redis.Redis) -> None:
+    for batch_id, reason in ((0, "first"), (1, "second " + "x" * 1000), (1, "again")):
+        message = upload(batch_id)
+        report = msgspec.structs.replace(message.report, set_aside=2, set_aside_reason=reason)
+        receipt = UploadReceipt(
+            run_id=RUN, batch_id=batch_id, key="k", outcome="stored", size_bytes=1, upload_seconds=1.0
+        )
+        with redis_client.pipeline(transaction=True) as pipe:
+            note_stored(pipe, msgspec.structs.replace(message, report=report), receipt, 2000.0)
+            pipe.execute()
+    progress = read_progress(redis_client, RUN)
+    assert progress.set_aside == 4
+    assert progress.set_aside_reason == ("second " + "x" * 1000)[:500]
+
+
 def test_time_between_batches_counts_but_for_long_pauses(redis_client: redis.Redis) -> None:
     # The third is delivered twice; before the fourth the run was paused for an hour.
     for batch_id, now in ((0, 2000.0), (1, 2010.0), (2, 2025.0), (2, 2030.0), (3, 5625.0)):

@@ -72,6 +72,17 @@ def test_how_long_until_the_spool_is_full_or_empty() -> None:
     assert _answers(scene(spool=None))["disk"].verdict == "unknown"
 
 
+def test_samples_set_aside_are_said_with_their_reason() -> None:
+    (run,) = scene().runs
+    progress = msgspec.structs.replace(run.progress, set_aside=3, set_aside_reason="tap 2 is not finite")
+    snapshot = _look(_with_run(progress=progress))
+    assert snapshot.runs[0].set_aside == 3
+    assert (
+        f"3 samples of {run.record.run_id} set aside, the last because: tap 2 is not finite"
+        in snapshot.problems
+    )
+
+
 def test_points_of_long_ago_say_nothing() -> None:
     snapshot = take_snapshot(scene(workers=()), NOW + 100)
     assert snapshot.runs[0].recent is None
