@@ -66,53 +66,18 @@ def note_stored(
     """
     if receipt.outcome not in _IN_STORE or receipt.batch_id > MAX_BATCH_ID:
         return
-    batch, report = message.batch, message.report
-    squares = batch.squares or 0
-    entries = _totals(batch.samples, batch.tokens_total, squares, message.size_bytes, now)
-    most = max(_LONGEST_PAUSE_SECONDS, _LONGEST_PAUSE_BATCHES * report.total_seconds)
-    last_at = _field("last_at", report.worker)
-    entries += [3, _field("active_seconds", report.worker), f"~{now},{most},{last_at}"]
-    entries += _named(
-        3,
-        report.worker,
-        now,
-        {
-            "batches": 1,
-            "samples": batch.samples,
-            "tokens": batch.tokens_total,
-            "squares": squares,
-            "padded_tokens": report.padded_tokens,
-            "halvings": report.halvings or 0,
-            "quarantined": int(message.key.endswith(".json")),
-            "bytes": message.size_bytes,
-            "read_seconds": report.read_seconds,
-            "forward_seconds": report.forward_seconds,
-            "stall_seconds": report.stall_seconds,
-            "write_seconds": report.write_seconds,
-            "total_seconds": report.total_seconds,
-        },
-    )
-    entries += [3, _field("device", report.worker), f"={report.device}"]
-    if report.set_aside:
-        entries += [2, "set_aside", report.set_aside]
-        entries += [2, "set_aside_reason", f"={(report.set_aside_reason or '')[:_LONGEST_REASON]}"]
-    device_seconds = report.forward_seconds + report.stall_seconds
-    if device_seconds > 0:
-        for metric, amount in cost_terms(batch.tokens_total, squares, device_seconds).items():
-            entries += [5, _field(metric, device_class(report.device)), amount]
+    batch = message.batch
+    entries = _totals(batch.samples, batch.tokens_total, batch.squares or 0, message.size_bytes, now)
+    entries += _of_worker(message, now) + _of_batch(message)
     if uploader:
         stored = receipt.outcome == "stored"
-        entries += _named(
-            4,
-            uploader,
-            now,
-            {
-                "files": 1,
-                "duplicates": int(not stored),
-                "bytes": message.size_bytes if stored else 0,
-                "upload_seconds": receipt.upload_seconds,
-            },
-        )
+        amounts = {
+            "files": 1,
+            "duplicates": int(not stored),
+            "bytes": message.size_bytes if stored else 0,
+            "upload_seconds": receipt.upload_seconds,
+        }
+        entries += _named(4, uploader, now, amounts)
     keys = progress_keys(receipt.run_id)
     pipeline.eval(_NOTE, len(keys), *keys, str(receipt.batch_id), str(RUN_TTL_SECONDS), *map(str, entries))
 
@@ -173,6 +138,47 @@ def _totals(samples: int, tokens: int, squares: int, size_bytes: int, now: float
     entries: list[Any] = [2, "batches", 1, 2, "samples", samples, 2, "tokens", tokens, 2, "bytes", size_bytes]
     entries += [2, "squares", squares]
     return entries + ([2, "first_at", f"?{now}", 2, "last_at", f"={now}"] if now else [])
+
+
+def _of_worker(message: UploadFile, now: float) -> list[Any]:
+    """What its GPU worker is credited with."""
+    batch, report = message.batch, message.report
+    most = max(_LONGEST_PAUSE_SECONDS, _LONGEST_PAUSE_BATCHES * report.total_seconds)
+    since = _field("last_at", report.worker)
+    # Before `last_at` is set anew.
+    entries = [3, _field("active_seconds", report.worker), f"~{now},{most},{since}"]
+    amounts = {
+        "batches": 1,
+        "samples": batch.samples,
+        "tokens": batch.tokens_total,
+        "squares": batch.squares or 0,
+        "padded_tokens": report.padded_tokens,
+        "halvings": report.halvings or 0,
+        "quarantined": int(message.key.endswith(".json")),
+        "bytes": message.size_bytes,
+        "read_seconds": report.read_seconds,
+        "forward_seconds": report.forward_seconds,
+        "stall_seconds": report.stall_seconds,
+        "write_seconds": report.write_seconds,
+        "total_seconds": report.total_seconds,
+    }
+    entries += _named(3, report.worker, now, amounts)
+    return [*entries, 3, _field("device", report.worker), f"={report.device}"]
+
+
+def _of_batch(message: UploadFile) -> list[Any]:
+    """Samples set aside, and what the batch cost on its kind of device."""
+    batch, report = message.batch, message.report
+    entries: list[Any] = []
+    if report.set_aside:
+        entries += [2, "set_aside", report.set_aside]
+        entries += [2, "set_aside_reason", f"={(report.set_aside_reason or '')[:_LONGEST_REASON]}"]
+    device_seconds = report.forward_seconds + report.stall_seconds
+    if device_seconds > 0:
+        terms = cost_terms(batch.tokens_total, batch.squares or 0, device_seconds)
+        for metric, amount in terms.items():
+            entries += [5, _field(metric, device_class(report.device)), amount]
+    return entries
 
 
 def _named(key: int, name: str, now: float, amounts: Mapping[str, float]) -> list[Any]:

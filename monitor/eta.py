@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from common.batch_cost import Cost, CostSums, device_class, fit
+from common.batch_cost import Cost, device_class, fit
 from common.run_state import Progress, RunRecord, WorkerProgress
 
 #: What is known of the fleet weighs as much as so many batches of one worker; that a device is never idle, as much as
@@ -93,7 +93,7 @@ def _left(record: RunRecord, progress: Progress) -> _Left:
 
 def _pool(progress: Progress, costs: dict[str, Cost]) -> _Pooled:
     batches = sum(cost.batches for cost in costs.values())
-    batch_seconds = sum(_seconds_of(sums) for sums in progress.costs) / batches
+    batch_seconds = sum(sums.y for sums in progress.costs) / batches
     # How long the devices would have computed what came after each worker's first batch, and how long it took.
     computed = taken = _BUSY_BATCHES * batch_seconds
     for worker in progress.workers:
@@ -145,7 +145,3 @@ def _cost_of(worker: WorkerProgress, costs: dict[str, Cost]) -> Cost | None:
 
 def _device_seconds(worker: WorkerProgress) -> float:
     return worker.forward_seconds + worker.stall_seconds
-
-
-def _seconds_of(sums: CostSums) -> float:
-    return sums.y

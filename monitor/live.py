@@ -12,10 +12,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from hiddenfeed.words import count_text, size_rate_text, size_text
+from hiddenfeed.words import count_text, size_text
+from monitor.rows import UPLOADER_HEAD, bare_rate, busy_share, uploader_row
 from monitor.terminal import batches_of, printable
 from monitor.views import DeviceView, RunView, Snapshot, proof_note, time_left_text
-from monitor.words import ago, rate, share
+from monitor.words import ago, rate
 
 _STYLES = {"good": "green", "warn": "yellow", "bad": "bold red", "unknown": "dim"}
 _MARKS = {"good": "✓", "warn": "▲", "bad": "✕", "unknown": "–"}
@@ -122,9 +123,9 @@ def _workers(workers: Sequence[DeviceView], rows: int) -> Table:
         table.add_row(
             Text(printable(worker.worker), no_wrap=True),
             Text(worker.state, style=_STATES.get(worker.state, "")),
-            rate(worker.tokens_per_second, "").removesuffix(" /s"),
-            rate(worker.samples_per_second, "").removesuffix(" /s"),
-            "-" if worker.busy is None else share(worker.busy),
+            bare_rate(worker.tokens_per_second),
+            bare_rate(worker.samples_per_second),
+            busy_share(worker),
             _stages(worker),
             f"{worker.padding:.1%}",
             Text(printable(", ".join(batches_of(worker.current)))),
@@ -143,17 +144,10 @@ def _stages(worker: DeviceView) -> Text:
 
 
 def _uploaders(run: RunView, rows: int) -> Table:
-    table = _table("uploader", "files", "size", "rate", "each file", "duplicates", "last")
+    table = _table(*UPLOADER_HEAD)
     for uploader in run.uploaders[:rows]:
-        table.add_row(
-            Text(printable(uploader.uploader), no_wrap=True),
-            f"{uploader.files:,}",
-            size_text(uploader.size_bytes),
-            size_rate_text(uploader.bytes_per_second),
-            size_rate_text(uploader.transfer_bytes_per_second),
-            f"{uploader.duplicates:,}",
-            ago(uploader.last_seconds_ago),
-        )
+        name, *others = uploader_row(uploader)
+        table.add_row(Text(printable(name), no_wrap=True), *others)
     if len(run.uploaders) > rows:
         table.add_row(Text(f"and {len(run.uploaders) - rows:,} more", style="dim"))
     return table

@@ -9,8 +9,9 @@ import time
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from hiddenfeed.words import count_text, size_rate_text, size_text
-from monitor.views import FailureView, RunView, Snapshot, proof_note, time_left_text, unknown_note
+from hiddenfeed.words import count_text, size_text
+from monitor.rows import STAGES, UPLOADER_HEAD, stage_shares, uploader_row
+from monitor.views import DeviceView, FailureView, RunView, Snapshot, proof_note, time_left_text, unknown_note
 from monitor.words import ago, rate, share
 
 
@@ -53,53 +54,23 @@ def _run(run: RunView, proof: str) -> str:
         f'{run.failed:,} failed.<br><span class="muted">Model {escape(run.model)}</span></p>',
     ]
     if run.workers:
-        parts.append(
-            _table(
-                (
-                    "GPU worker",
-                    "device",
-                    "batches",
-                    "rate",
-                    "read",
-                    "forward",
-                    "stall",
-                    "write",
-                    "padding",
-                    "last",
-                ),
-                (
-                    (
-                        worker.worker,
-                        worker.device,
-                        f"{worker.batches:,}",
-                        rate(worker.tokens_per_second, "tokens"),
-                        *(share(worker.stages[stage]) for stage in ("read", "forward", "stall", "write")),
-                        f"{worker.padding:.1%}",
-                        ago(worker.last_seconds_ago),
-                    )
-                    for worker in run.workers
-                ),
-            )
-        )
+        head = ("GPU worker", "device", "batches", "rate", *STAGES, "padding", "last")
+        parts.append(_table(head, map(_worker_row, run.workers)))
     if run.uploaders:
-        parts.append(
-            _table(
-                ("uploader", "files", "size", "rate", "each file", "duplicates", "last"),
-                (
-                    (
-                        uploader.uploader,
-                        f"{uploader.files:,}",
-                        size_text(uploader.size_bytes),
-                        size_rate_text(uploader.bytes_per_second),
-                        size_rate_text(uploader.transfer_bytes_per_second),
-                        f"{uploader.duplicates:,}",
-                        ago(uploader.last_seconds_ago),
-                    )
-                    for uploader in run.uploaders
-                ),
-            )
-        )
+        parts.append(_table(UPLOADER_HEAD, map(uploader_row, run.uploaders)))
     return "".join([*parts, _failures(run.failures), "</section>"])
+
+
+def _worker_row(worker: DeviceView) -> tuple[str, ...]:
+    return (
+        worker.worker,
+        worker.device,
+        f"{worker.batches:,}",
+        rate(worker.tokens_per_second, "tokens"),
+        *stage_shares(worker),
+        f"{worker.padding:.1%}",
+        ago(worker.last_seconds_ago),
+    )
 
 
 def _host(snapshot: Snapshot) -> str:

@@ -47,6 +47,7 @@ class _Snapshot(Collector):
         if snapshot.redis_error:
             return
         yield from _runs(snapshot.runs)
+        yield from _run_states(snapshot.runs)
         yield from _workers(snapshot.runs)
         yield from _uploaders(snapshot.runs)
         yield from _queues(snapshot)
@@ -90,6 +91,14 @@ def _runs(runs: Iterable[RunView]) -> Iterator[Metric]:
             each(value),
         )
     yield _gauge(
+        "run_proved", "1 if the store holds the proof of completeness.", ("run",),
+        each(lambda run: None if run.proved is None else float(run.proved)),
+    )  # fmt: skip
+
+
+def _run_states(runs: Iterable[RunView]) -> Iterator[Metric]:
+    runs = list(runs)
+    yield _gauge(
         "run_jobs", "Batches on the extraction queue, by state.", ("run", "state"),
         [
             ((run.run_id, state), number)
@@ -102,10 +111,6 @@ def _runs(runs: Iterable[RunView]) -> Iterator[Metric]:
     yield _gauge(
         "run_state", "1 for the state the run is in.", ("run", "state"),
         [((run.run_id, state), float(run.state == state)) for run in runs for state in _RUN_STATES],
-    )  # fmt: skip
-    yield _gauge(
-        "run_proved", "1 if the store holds the proof of completeness.", ("run",),
-        each(lambda run: None if run.proved is None else float(run.proved)),
     )  # fmt: skip
 
 

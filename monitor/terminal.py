@@ -5,11 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
-from hiddenfeed.words import count_text, duration_text, size_rate_text, size_text
-from monitor.views import FailureView, RunView, Snapshot, proof_note, time_left_text, unknown_note
+from hiddenfeed.words import count_text, duration_text, size_text
+from monitor.rows import STAGES, UPLOADER_HEAD, bare_rate, busy_share, stage_shares, uploader_row
+from monitor.views import DeviceView, FailureView, RunView, Snapshot, proof_note, time_left_text, unknown_note
 from monitor.words import ago, rate, share
 
 _BAR_WIDTH = 24
+_WORKER_HEAD = (
+    "worker", "state", "device", "batches", "tokens/s", "samples/s", "busy", *STAGES, "padding", "last", "batch",
+)  # fmt: skip
 #: How a verdict is marked where there are no colours.
 VERDICTS = {"good": "+", "warn": "~", "bad": "!", "unknown": "?"}
 
@@ -50,57 +54,26 @@ def _run_lines(run: RunView, proof: str) -> Iterator[str]:
     yield f"  {rate(run.tokens_per_second, 'tokens')}, {rate(run.samples_per_second, 'samples')}{left}"
     yield f"  batches: {run.queued:,} queued, {run.started:,} started, {run.retrying:,} to be tried again, {run.failed:,} failed"
     if run.workers:
-        yield from _table(
-            (
-                "worker",
-                "state",
-                "device",
-                "batches",
-                "tokens/s",
-                "samples/s",
-                "busy",
-                "read",
-                "forward",
-                "stall",
-                "write",
-                "padding",
-                "last",
-                "batch",
-            ),
-            [
-                (
-                    worker.worker,
-                    worker.state,
-                    worker.device,
-                    f"{worker.batches:,}",
-                    rate(worker.tokens_per_second, "").removesuffix(" /s"),
-                    rate(worker.samples_per_second, "").removesuffix(" /s"),
-                    "-" if worker.busy is None else share(worker.busy),
-                    *(share(worker.stages[stage]) for stage in ("read", "forward", "stall", "write")),
-                    f"{worker.padding:.1%}",
-                    ago(worker.last_seconds_ago),
-                    ", ".join(batches_of(worker.current)),
-                )
-                for worker in run.workers
-            ],
-        )
+        yield from _table(_WORKER_HEAD, [_worker_row(worker) for worker in run.workers])
     if run.uploaders:
-        yield from _table(
-            ("uploader", "files", "size", "rate", "each file", "duplicates", "last"),
-            [
-                (
-                    uploader.uploader,
-                    f"{uploader.files:,}",
-                    size_text(uploader.size_bytes),
-                    size_rate_text(uploader.bytes_per_second),
-                    size_rate_text(uploader.transfer_bytes_per_second),
-                    f"{uploader.duplicates:,}",
-                    ago(uploader.last_seconds_ago),
-                )
-                for uploader in run.uploaders
-            ],
-        )
+        yield from _table(UPLOADER_HEAD, [uploader_row(uploader) for uploader in run.uploaders])
     yield from _failure_lines(run.failures)
+
+
+def _worker_row(worker: DeviceView) -> tuple[str, ...]:
+    return (
+        worker.worker,
+        worker.state,
+        worker.device,
+        f"{worker.batches:,}",
+        bare_rate(worker.tokens_per_second),
+        bare_rate(worker.samples_per_second),
+        busy_share(worker),
+        *stage_shares(worker),
+        f"{worker.padding:.1%}",
+        ago(worker.last_seconds_ago),
+        ", ".join(batches_of(worker.current)),
+    )
 
 
 def _host_lines(snapshot: Snapshot) -> Iterator[str]:

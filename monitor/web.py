@@ -65,63 +65,74 @@ def make_app(
     `app.state.end_streams` lets all event streams end, so that a server can end without waiting for them.
     """
     pages = _Pages(current, refresh_seconds)
-
-    def page(_: Request) -> Response:
-        return _html(render_page(current.get(), refresh_seconds))
-
-    def document(_: Request) -> Response:
-        return _json(current.get())
-
-    def health(_: Request) -> Response:
-        error = current.get().redis_error
-        answer = {"status": "unavailable", "reason": error} if error else {"status": "ok"}
-        return JSONResponse(answer, status_code=503 if error else 200, headers=_HEADERS)
-
-    def metrics(_: Request) -> Response:
-        return Response(exposition(current.get()), media_type=CONTENT_TYPE_LATEST, headers=_HEADERS)
-
-    def past(request: Request) -> Response:
-        try:
-            return _json(history(request.query_params.get("run", "")) if history else [])
-        except HiddenfeedError as error:
-            return JSONResponse({"message": str(error)}, status_code=503, headers=_HEADERS)
-
-    def controls(_: Request) -> Response:
-        offered = {
-            "enabled": control is not None and control.enabled,
-            "settings": settings_offered(),
-            "dashboard_url": dashboard.url if dashboard else "",
-            "dashboard_port": dashboard.port if dashboard else 0,
-        }
-        return JSONResponse(offered, headers=_HEADERS)
-
-    async def change(request: Request) -> Response:
-        body = b""
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > _MOST_BYTES:
-                return JSONResponse({"message": "This is too long."}, status_code=413, headers=_HEADERS)
-        if control is None:
-            return JSONResponse({"message": "This monitor only shows."}, status_code=403, headers=_HEADERS)
-        given = request.headers.get("Authorization", "")
-        answered = await anyio.to_thread.run_sync(control.apply, given, body)
-        return JSONResponse({"message": answered.message}, status_code=answered.status, headers=_HEADERS)
-
+    site = _Site(current, refresh_seconds, history, control, dashboard)
     app = Starlette(
         routes=[
-            Route("/", page),
+            Route("/", site.page),
             Route("/events", pages.respond),
-            Route("/snapshot.json", document),
-            Route("/history.json", past),
-            Route("/healthz", health),
-            Route("/metrics", metrics),
-            Route("/controls.json", controls),
-            Route("/control", change, methods=["POST"]),
+            Route("/snapshot.json", site.snapshot),
+            Route("/history.json", site.past),
+            Route("/healthz", site.health),
+            Route("/metrics", site.metrics),
+            Route("/controls.json", site.controls),
+            Route("/control", site.change, methods=["POST"]),
             Mount("/assets", _Assets(directory=_FOLDER)),
         ]
     )
     app.state.end_streams = pages.end
     return app
+
+
+@dataclass(frozen=True)
+class _Site:
+    """What is answered once and for all."""
+
+    current: Current
+    refresh_seconds: float
+    history: Callable[[str], list[Rates]] | None
+    control: Control | None
+    dashboard: Dashboard | None
+
+    def page(self, _: Request) -> Response:
+        return HTMLResponse(render_page(self.current.get(), self.refresh_seconds), headers=_HEADERS)
+
+    def snapshot(self, _: Request) -> Response:
+        return _json(self.current.get())
+
+    def health(self, _: Request) -> Response:
+        error = self.current.get().redis_error
+        answer = {"status": "unavailable", "reason": error} if error else {"status": "ok"}
+        return JSONResponse(answer, status_code=503 if error else 200, headers=_HEADERS)
+
+    def metrics(self, _: Request) -> Response:
+        return Response(exposition(self.current.get()), media_type=CONTENT_TYPE_LATEST, headers=_HEADERS)
+
+    def past(self, request: Request) -> Response:
+        try:
+            return _json(self.history(request.query_params.get("run", "")) if self.history else [])
+        except HiddenfeedError as error:
+            return _message(503, str(error))
+
+    def controls(self, _: Request) -> Response:
+        offered = {
+            "enabled": self.control is not None and self.control.enabled,
+            "settings": settings_offered(),
+            "dashboard_url": self.dashboard.url if self.dashboard else "",
+            "dashboard_port": self.dashboard.port if self.dashboard else 0,
+        }
+        return JSONResponse(offered, headers=_HEADERS)
+
+    async def change(self, request: Request) -> Response:
+        body = b""
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > _MOST_BYTES:
+                return _message(413, "This is too long.")
+        if self.control is None:
+            return _message(403, "This monitor only shows.")
+        given = request.headers.get("Authorization", "")
+        answered = await anyio.to_thread.run_sync(self.control.apply, given, body)
+        return _message(answered.status, answered.message)
 
 
 def render_page(snapshot: Snapshot, refresh_seconds: float) -> str:
@@ -172,7 +183,7 @@ class _Pages:
     async def respond(self, _: Request) -> Response:
         """A stream of server-sent events, one per snapshot."""
         if self._open >= _MOST_PAGES:
-            return JSONResponse({"message": "Too many pages are open."}, status_code=503, headers=_HEADERS)
+            return _message(503, "Too many pages are open.")
         return StreamingResponse(self._events(), media_type="text/event-stream", headers=_HEADERS)
 
     async def _events(self) -> AsyncIterator[bytes]:
@@ -195,8 +206,8 @@ class _Assets(StaticFiles):
         return response
 
 
-def _html(text: str) -> Response:
-    return HTMLResponse(text, headers=_HEADERS)
+def _message(status: int, text: str) -> Response:
+    return JSONResponse({"message": text}, status_code=status, headers=_HEADERS)
 
 
 def _json(value: object) -> Response:
