@@ -23,7 +23,7 @@ _CEILING_FILES = 64
 def measure_latency(order: Order, *, quick: bool) -> dict[str, Any]:
     """Throughput of each case against `in flight × size / (delay + size / rate)`, or this machine's ceiling if less.
 
-    The ceiling is what bare puts reach here, in one process, with nothing slowing them down.
+    The ceiling is the best that one process reaches here, bare puts or ours, with nothing slowing them down.
     """
     size_mb = Path(order.path).stat().st_size / _MB
     ceiling = _ceiling(order, size_mb)
@@ -77,7 +77,13 @@ def _measure(order: Order, in_flight: int, replicas: int) -> tuple[float, float]
 
 
 def _ceiling(order: Order, size_mb: float) -> float:
-    with sink() as endpoint, client("raw", endpoint, _CEILING_CONNECTIONS) as bare:
-        bare.measure(with_keys(order, "warm", _CEILING_CONNECTIONS))
-        seconds = [bare.measure(with_keys(order, f"{i}", _CEILING_FILES)).seconds for i in range(3)]
-    return _CEILING_FILES * size_mb / min(seconds)
+    """The better of bare puts and ours, the fastest of some rounds each."""
+    rates = []
+    with sink() as endpoint:
+        for way in ("raw", "ours"):
+            with client(way, endpoint, _CEILING_CONNECTIONS) as unhindered:
+                unhindered.measure(with_keys(order, f"{way}-warm", _CEILING_CONNECTIONS))
+                for number in range(3):
+                    cost = unhindered.measure(with_keys(order, f"{way}-{number}", _CEILING_FILES))
+                    rates.append(_CEILING_FILES * size_mb / cost.seconds)
+    return max(rates)

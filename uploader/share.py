@@ -31,9 +31,10 @@ _IDLE = 8
 #: Files in hand beyond the requests, in parts of the requests: while one is proven, another is sent.
 _SPARE = 4
 
-_MEMBERS, _WANTS, _GRANTS = (f"hiddenfeed:upload-share:{part}" for part in ("members", "wants", "grants"))
+_MEMBERS, _WANTS, _HELD = (f"hiddenfeed:upload-share:{part}" for part in ("members", "wants", "held"))
 
-#: KEYS: members by the time their leases end, wants, grants. ARGV: name, want, total, milliseconds of a lease.
+#: KEYS: members by the time their leases end, wants, what each holds. ARGV: name, want, total, milliseconds of a
+#: lease, requests under way: where a share became smaller, they are held until they end.
 _LEASE = """
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -61,7 +62,7 @@ for i, one in ipairs(all) do
   end
 end
 local granted = math.max(1, math.min(mine, total - held))
-redis.call('HSET', KEYS[3], me, granted)
+redis.call('HSET', KEYS[3], me, math.max(granted, tonumber(ARGV[5])))
 for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, 10 * tonumber(ARGV[4])) end
 return granted
 """
@@ -110,9 +111,10 @@ class Share:
             min(want, most),
             settings.upload_parallelism,
             int(1000 * _LEASE_SECONDS),
+            self.gate.in_use,
         ]
         with translated(self._client):
-            granted = int(self._script(keys=[_MEMBERS, _WANTS, _GRANTS], args=arguments))
+            granted = int(self._script(keys=[_MEMBERS, _WANTS, _HELD], args=arguments))
         if granted != self.granted:
             _log.debug("requests in flight", granted=granted, fleet=settings.upload_parallelism)
         self.granted = granted
@@ -129,7 +131,7 @@ class Share:
             with translated(self._client), self._client.pipeline(transaction=True) as pipe:
                 pipe.zrem(_MEMBERS, self.name)
                 pipe.hdel(_WANTS, self.name)
-                pipe.hdel(_GRANTS, self.name)
+                pipe.hdel(_HELD, self.name)
                 pipe.execute()
         except (TransientError, ConfigError, redis.RedisError) as error:
             _log.debug("the lease lapses by itself", reason=str(error))

@@ -106,6 +106,22 @@ def test_nobody_is_left_without(fleet: Callable[..., Fleet]) -> None:
     assert shared.beat(*[1000] * 4) == [1] * 4
 
 
+def test_requests_under_way_are_held_until_they_end(fleet: Callable[..., Fleet]) -> None:
+    shared = fleet(100)
+    busy, other = shared.join(), shared.join()
+    busy.beat(want=1000)
+    with ExitStack() as under_way:
+        for _ in range(80):
+            under_way.enter_context(busy.gate.request())
+        for _ in range(3):
+            other.beat(want=1000)
+            busy.beat(want=1000)
+        assert (busy.granted, other.granted) == (50, 20)
+    busy.beat(want=1000)
+    other.beat(want=1000)
+    assert (busy.granted, other.granted) == (50, 50)
+
+
 def test_one_process_takes_no_more_than_its_most(fleet: Callable[..., Fleet]) -> None:
     shared = fleet(500, most=128)
     shared.join()
