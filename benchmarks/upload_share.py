@@ -1,7 +1,9 @@
 """What an upload takes from a computation beside it: the same matrix products with and without.
 
 `python -m benchmarks.upload_share` answers each line on its standard input, a number of seconds,
-with the number of products per second that one thread has done meanwhile.
+with the number of products that one thread has done meanwhile, per second of its own CPU time: how
+much of a core it gets is the machine's affair, how much it does with it is what an upload beside it
+takes away, in caches and memory bandwidth.
 """
 
 from __future__ import annotations
@@ -65,11 +67,11 @@ def main() -> None:
 
     left = np.random.default_rng(0).random((_SIZE, _SIZE), dtype=np.float32)
     for line in sys.stdin:
-        began, count = time.perf_counter(), 0
-        while (took := time.perf_counter() - began) < float(line):
+        began, cpu, count = time.perf_counter(), time.process_time(), 0
+        while time.perf_counter() - began < float(line):
             left @ left
             count += 1
-        print(count / took, flush=True)
+        print(count / (time.process_time() - cpu), flush=True)
 
 
 if __name__ == "__main__":
