@@ -11,7 +11,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -25,6 +24,7 @@ import torch
 
 from benchmarks.emulated_device import EmulatedDevice, EmulatedLoop, EmulatedModel, wait_until
 from benchmarks.planned_run import RunSpec, mixed_lengths, put_run
+from benchmarks.scratch import scratch
 from common.messages import BatchReport, ExtractBatch, UploadFile
 from common.part_file import PartFile
 from common.queues import EXTRACT_FUNCTION, enqueue, extract_queue_name, extract_request
@@ -88,10 +88,7 @@ VARIANTS = {
 def run(*, quick: bool) -> dict[str, Any]:
     """Measure every variant."""
     scale = QUICK if quick else FULL
-    # In memory, where there is such a place: what this machine's disk can do is another question.
-    memory = Path("/dev/shm")  # noqa: S108 - the folder inside has a name of its own
-    with tempfile.TemporaryDirectory(prefix="hfbench-", dir=memory if memory.is_dir() else None) as name:
-        folder = Path(name)
+    with scratch(8 * scale.file_tokens * len(TAPS) * HIDDEN * 2) as folder:
         store = DirectoryStore(folder / "store")
         store.check(create=True)
         document, manifests = _put(store, scale)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import torch
 from benchmarks.extraction import measure_models
 from benchmarks.extraction_run import Scale
 from benchmarks.random_model import random_qwen3
+from benchmarks.scratch import scratch
 from hiddenfeed.errors import ConfigError, DataError
 
 _ROOT = Path(__file__).parent.parent
@@ -91,9 +91,9 @@ def device_facts() -> dict[str, Any]:
 
 def measure(scale: Scale, device: str, blocks: int, hidden_size: int) -> dict[str, Any]:
     """The extraction benchmark of one random model on `device`; files in memory where there is such a place."""
-    memory = Path("/dev/shm")  # noqa: S108 - the folder inside has a name of its own
-    with tempfile.TemporaryDirectory(prefix="hfbench-", dir=memory if memory.is_dir() else None) as name:
-        folder = Path(name)
+    # The model, and the files of one round.
+    need = 24 * blocks * hidden_size**2 + 4 * scale.batches * scale.batch_tokens * hidden_size
+    with scratch(need) as folder:
         model = random_qwen3(folder / "qwen3", blocks=blocks, hidden_size=hidden_size, device=device)
         found = measure_models(folder, {"random": model}, scale, device)["random"]
     return {**found, "busy_fraction": found["forward_share"]}
