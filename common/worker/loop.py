@@ -135,7 +135,11 @@ class Worker:
         """Take at most one job; waits a second or so if there is none to take."""
         stop = self._shutdown.requested.is_set
         if self._popped is None:
-            if not self._table.wait_for_room(self._slots, timeout=1.0) or stop() or not self._ready():
+            if not self._table.wait_for_room(self._slots, timeout=1.0):
+                # Busy, and seen with the room it has by now: the setting may have changed.
+                self._presence.serve(self._queue, "", self._slots())
+                return
+            if stop() or not self._ready():
                 return
             assert self._queue is not None
             self._popped = self._leases.pop(self._queue, self._settings.poll_seconds)

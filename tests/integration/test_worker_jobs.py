@@ -292,7 +292,7 @@ def test_the_chooser_moves_the_worker_from_queue_to_queue(redis_client: redis.Re
         assert redis_client.scard(rq_keys.queue_workers_key(second)) == 1
 
 
-def test_more_slots_are_used_as_soon_as_they_are_given(redis_client: redis.Redis) -> None:
+def test_slots_are_used_and_shown_as_soon_as_they_are_changed(redis_client: redis.Redis) -> None:
     gate, slots = Gate(), [1]
     enqueue(redis_client, [work(number) for number in range(3)], SETTINGS)
     worker = make_worker(redis_client, gate)
@@ -303,6 +303,9 @@ def test_more_slots_are_used_as_soon_as_they_are_given(redis_client: redis.Redis
         slots[0] = 3
         gate.wait_entered()
         gate.wait_entered()
+        # Fewer, while all are busy.
+        slots[0] = 2
+        wait_until(lambda: [(one.running, one.slots) for one in list_workers(redis_client)] == [(3, 2)])
         gate.open()
 
 
