@@ -6,13 +6,13 @@ import os
 import shutil
 import statistics
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmarks.upload_children import client, credentials, make_file, sink, with_keys
+from benchmarks.scratch import scratch
+from benchmarks.upload_children import MIB, client, credentials, make_file, sink, with_keys
 from benchmarks.upload_latency import measure_latency
 from benchmarks.upload_share import measure_slowdown
 from benchmarks.upload_ways import WAYS, Cost, Order, s5cmd_put
@@ -29,8 +29,8 @@ _S5CMD = "s5cmd"
 def run(*, quick: bool) -> dict[str, Any]:
     """All figures; see benchmarks/README.md."""
     rounds, amounts = (3, _QUICK_ROUND_MB) if quick else (5, _ROUND_MB)
-    with tempfile.TemporaryDirectory(prefix="hf-upload-", dir=_memory_folder()) as folder, credentials():
-        files = {size: make_file(Path(folder), size) for size in _FILE_MIB}
+    with scratch(sum(_FILE_MIB) * MIB) as folder, credentials():
+        files = {size: make_file(folder, size) for size in _FILE_MIB}
         results: dict[str, Any] = {"cores": os.cpu_count(), "load_before": os.getloadavg()[0]}
         results["files"] = _compare(files, rounds, amounts)
         results["peak_rss_mb_64_in_flight"] = _peak_rss(files[64])
@@ -60,11 +60,6 @@ def describe(results: dict[str, Any]) -> Iterator[str]:
             f"{row['in_flight']:>4} in flight over {row['replicas']}: {row['mb_per_s']:.0f} MB/s,"
             f" {row['efficiency']:.2f} of the ideal {row['ideal_mb_per_s']:.0f}"
         )
-
-
-def _memory_folder() -> str | None:
-    """Where reading a file costs least, so that a disk is not what is measured."""
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108
 
 
 def s5cmd() -> Path | None:
