@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from benchmarks.eta_fleet import SHARES, Look, Machine, Scenario, plan_work, record_of, simulate
-from common.run_state import RunRecord
+from common.run_state import Progress, RunRecord
 from monitor.eta import estimate
 
 _QUICK_SEEDS, _SEEDS = 10, 30
@@ -51,7 +52,8 @@ def run(*, quick: bool) -> dict[str, Any]:
     if not quick:
         from benchmarks.eta_run import real_run
 
-        found["real"] = errors_of(*real_run())
+        record, looks = real_run()
+        found["real"] = errors_of(record, looks) | {"device_drift": drift(looks)}
         runs.append(found["real"])
     for name in ("error_at_5pct", "error_at_20pct"):
         for kind in (name, f"samples_{name}"):
@@ -73,6 +75,10 @@ def describe(results: dict[str, Any]) -> list[str]:
     for name, each in rows:
         cells = [f"{each[column]:8.1%}" if column in each else f"{'':8}" for column in columns]
         lines.append(f"{name:24} {cells[0]} {cells[1]}              {cells[2]} {cells[3]}")
+    if "real" in results:
+        lines.append(
+            f"on this machine a batch took the device up to {results['real']['device_drift']:.2f} times as long at one time as at another"
+        )
     lines.append(f"the truth was within the range said {results['in_range_share']:.0%} of the time")
     return lines
 
@@ -93,6 +99,23 @@ def errors_of(record: RunRecord, looks: Sequence[Look], asked: Sequence[float] =
         found[f"samples_{name}"] = abs(by_samples - truth) / truth
         within.append(ours is not None and ours.low_seconds <= truth <= ours.high_seconds)
     return {**found, "in_range_share": statistics.mean(within)}
+
+
+def drift(looks: Sequence[Look], parts: int = 5) -> float:
+    """Device seconds per batch in the slowest part of a run over those in the fastest: 1 on a machine of one's own.
+
+    Where others use the machine it is larger, and no estimate can foresee what they will do.
+    """
+    marks = [looks[(len(looks) - 1) * part // parts].progress for part in range(parts + 1)]
+    seconds = [
+        (_device_seconds(after) - _device_seconds(before)) / max(1, after.batches - before.batches)
+        for before, after in pairwise(marks)
+    ]
+    return max(seconds) / max(1e-9, min(seconds))
+
+
+def _device_seconds(progress: Progress) -> float:
+    return sum(worker.forward_seconds for worker in progress.workers)
 
 
 def _scenario(scenario: Scenario, seeds: Sequence[int]) -> dict[str, float]:
