@@ -18,6 +18,8 @@ QUESTIONS = {
 _FASTER = 1.1
 #: A spool that is this full, or that will be full so soon, is worth a look.
 _NEARLY_FULL, _SOON_SECONDS = 0.9, 1800.0
+#: What would happen later than this is not worth saying.
+_FAR_SECONDS = 48 * 3600.0
 _OVER = ("complete", "cancelled")
 
 
@@ -119,7 +121,7 @@ def _disk(spool: SpoolView | None) -> Answer:
     if spool is None:
         return _answer("disk", "unknown", "this host has no spool")
     text = f"{spool.used:.0%} of {size_text(spool.cap_bytes)} used by {count_text(spool.files, 'file')}"
-    if spool.full_in_seconds is not None:
+    if spool.full_in_seconds is not None and spool.full_in_seconds < _FAR_SECONDS:
         text += f", full in {duration_text(spool.full_in_seconds)}"
     elif spool.empty_in_seconds is not None and spool.used:
         text += f", empty in {duration_text(spool.empty_in_seconds)}"

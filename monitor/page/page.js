@@ -44,7 +44,7 @@ function table(id, caption, head, rows) {
   part(id, [head, rows], (element) => {
     const top = make("tr", {}, ...head.map((cell) => make("th", { text: cell, cls: cell === "waits for" ? "long" : "", attrs: { scope: "col" } })));
     const body = rows.map((row) => make("tr", {}, ...row.map((cell) => (cell instanceof Object
-      ? make("td", { cls: cell.cls }, ...(cell.chip ? [make("span", { cls: `chip ${STATES[cell.chip] ?? ""}`, text: cell.chip })] : [cell.text]))
+      ? make("td", { cls: cell.cls }, ...(cell.chip ? [make("span", { cls: `chip ${cell.verdict}`, text: cell.chip })] : [cell.text]))
       : make("td", { text: cell })))));
     element.replaceChildren(make("caption", { text: caption }), make("thead", {}, top), make("tbody", {}, ...body));
   });
@@ -189,11 +189,16 @@ function drawFailed() {
   });
 }
 
+// An uploader without files has nothing to do; a GPU worker without a batch may be missed.
+function processVerdict(process) {
+  return process.state === "idle" && process.role !== "gpu_worker" ? "" : STATES[process.state] ?? "";
+}
+
 function drawHost() {
   table("queues", "Files on their way", ["upload queue", "queued", "on their way", "to be tried again", "failed"],
     snapshot.uploads.map((queue) => [queue.name, count(queue.queued), count(queue.started), count(queue.retrying), count(queue.failed)]));
   table("processes", "Processes that take jobs", ["process", "state", "jobs", "slots", "done", "failed", "heard of", "waits for"],
-    snapshot.processes.map((each) => [each.name, { chip: each.state }, count(each.running), count(each.slots), count(each.finished),
+    snapshot.processes.map((each) => [each.name, { chip: each.state, verdict: processVerdict(each) }, count(each.running), count(each.slots), count(each.finished),
       count(each.failed), ago(each.heartbeat_seconds_ago), { cls: "long", text: each.waits_for }]));
 }
 

@@ -60,6 +60,10 @@ def test_how_long_until_the_spool_is_full_or_empty() -> None:
     assert filling.spool is not None
     # 6 GiB now, 5 GiB two minutes ago, 44 GiB to go.
     assert filling.spool.full_in_seconds == pytest.approx(44 * 120)
+    slowly = _answers(_with_run(recent=points(spool_step=2**20)))["disk"]
+    assert "full in" in slowly.text
+    usage = SpoolUsage(files=1, bytes=5 * GIB + 10**6, part_bytes=0, cap_bytes=50 * GIB, disk_free_bytes=1)
+    assert "full in" not in _answers(scene(spool=usage))["disk"].text
     emptying = scene(
         spool=SpoolUsage(files=1, bytes=GIB, part_bytes=0, cap_bytes=50 * GIB, disk_free_bytes=1)
     )
