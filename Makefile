@@ -39,7 +39,7 @@ serve: venv ## Look at what the demo left: its S3 server and the monitor's page
 
 .PHONY: test
 test: venv ## All tests, with real Redis and S3 servers started on free ports
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: chaos
 chaos: venv ## Random faults against a running pipeline for half an hour; ends with a table
