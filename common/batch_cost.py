@@ -12,11 +12,13 @@ import msgspec
 
 #: Units that keep the sums near 1: thousands of tokens, millions of squares.
 _TOKENS, _SQUARES = 1e3, 1e6
-#: Share of the usual squares that b is drawn towards 0 with: with few batches, or batches that are all alike, a and b
-#: cannot be told apart, and then the cost is by the token.
-_PULL = 0.02
+#: What attention usually costs at most, as a share of the whole; b is believed to be beyond it only as far as the
+#: batches say so more clearly than their noise.
+_ATTENTION_SHARE = 0.3
 #: Spread of a batch's cost before there are enough batches to see it, and the least that is believed.
 _SPREAD_AT_FIRST, _SPREAD_AT_LEAST = 0.1, 0.01
+#: The pull depends on the noise, which depends on the fit.
+_ROUNDS = 3
 
 
 class CostSums(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,24 +74,32 @@ def cost_terms(tokens: int, squares: int, seconds: float) -> dict[str, float]:
 
 
 def fit(sums: CostSums) -> Cost | None:
-    """Least squares with a, b >= 0 and a slight pull of b towards 0; None before the first batch."""
+    """Least squares with a, b >= 0, b drawn towards 0 by the noise; None before the first batch."""
     if sums.batches < 1 or sums.y <= 0 or sums.xx <= 0:
         return None
-    a, b = _solve(sums)
+    a, b = sums.xy / sums.xx, 0.0
+    for _ in range(_ROUNDS):
+        a, b = _solve(sums, _spread(sums, a, b))
+    return Cost(a, b, _spread(sums, a, b), sums.batches)
+
+
+def _spread(sums: CostSums, a: float, b: float) -> float:
+    """Standard deviation of a batch's seconds around the model, over their mean."""
     wrong = (
         sums.yy - 2 * (a * sums.xy + b * sums.zy) + a * a * sums.xx + 2 * a * b * sums.xz + b * b * sums.zz
     )
     mean = sums.y / sums.batches
     # What is known beforehand weighs as much as three batches.
     variance = (max(0.0, wrong) / mean**2 + 3 * _SPREAD_AT_FIRST**2) / (sums.batches + 3)
-    return Cost(a, b, max(_SPREAD_AT_LEAST, math.sqrt(variance)), sums.batches)
+    return max(_SPREAD_AT_LEAST, math.sqrt(variance))
 
 
-def _solve(sums: CostSums) -> tuple[float, float]:
+def _solve(sums: CostSums, spread: float) -> tuple[float, float]:
+    """(a, b) by ridge regression: b is drawn towards 0 by as much as the batches are noisy."""
     by_token = sums.xy / sums.xx
     if sums.zz <= 0:
         return by_token, 0.0
-    pulled = sums.zz + _PULL * (sums.z / sums.batches) ** 2
+    pulled = sums.zz + (spread / _ATTENTION_SHARE * sums.z / sums.batches) ** 2
     determinant = sums.xx * pulled - sums.xz**2
     if determinant <= 1e-12 * sums.xx * pulled:
         return by_token, 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 import pytest
 
 from benchmarks.eta import SCENARIOS, errors_of
@@ -73,6 +74,24 @@ def test_batches_that_are_all_alike_are_costed_by_the_token() -> None:
     cost = fit(_sums([(1000, 500_000, 4.0)] * 5))
     assert cost is not None
     assert cost.seconds(1000, 500_000) == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_noise_is_not_taken_for_the_cost_of_attention(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    batches = [
+        (
+            int(4000 * random.normal(1, 0.02)),
+            int(10**6 * random.normal(1, 0.1)),
+            float(random.lognormal(0, 0.4)),
+        )
+        for _ in range(30)
+    ]
+    cost = fit(_sums(batches))
+    assert cost is not None
+    # Batches with a quarter more pairs of tokens do not cost much more, or less, than those that were seen.
+    usual = sum(seconds for _, _, seconds in batches) / 30
+    assert cost.seconds(4000, 1.25 * 10**6) == pytest.approx(usual, rel=0.1)
 
 
 @pytest.mark.parametrize("squares", [0, 10**6])
