@@ -66,7 +66,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def commands() -> list[Command]:
     """All commands, in the order of their use."""
     from producer import dry_run, fleet, look, make
-    from producer.bootstrap import LOOK_GROUPS, MAKE_GROUPS, PLAN_GROUPS, RUN_GROUPS, STATE_GROUPS
+    from producer.bootstrap import (
+        LOOK_GROUPS,
+        MAKE_GROUPS,
+        PLAN_GROUPS,
+        RETRY_GROUPS,
+        RUN_GROUPS,
+        STATE_GROUPS,
+    )
 
     plan = Command(
         f"{PROG} plan",
@@ -114,7 +121,7 @@ def commands() -> list[Command]:
             make.wait,
         ),
         _on_run("status", "How far a run is.", LOOK_GROUPS, look.status),
-        _on_run("retry-failed", "Try the failed batches of a run again.", LOOK_GROUPS, look.retry),
+        _on_run("retry-failed", "Try the failed batches of a run again.", RETRY_GROUPS, look.retry),
         Command(f"{PROG} runs", "List the runs of a store.", LOOK_GROUPS, look.runs),
         _on_run("pause", "Let workers take no more batches of a run.", STATE_GROUPS, look.pause),
         _on_run("resume", "Let workers take batches of a paused run again.", STATE_GROUPS, look.resume),

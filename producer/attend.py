@@ -15,10 +15,11 @@ from hiddenfeed.proof import finish, load_proof
 from hiddenfeed.run import RunDocument
 from producer.bootstrap import Surroundings
 from producer.console import Console
+from producer.failed import failures
 from producer.follow import follow
 from producer.report import proof_lines
 from producer.report_files import write_report
-from producer.submission import Submission, failures
+from producer.submission import Submission
 from producer.tokens_file import read_manifests
 
 ResultT = TypeVar("ResultT")

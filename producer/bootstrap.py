@@ -29,6 +29,8 @@ ROLE = "producer"
 STATE_GROUPS = (RedisSettings, LogSettings)
 #: Settings of the commands that look at runs.
 LOOK_GROUPS = (RedisSettings, StoreSettings, StoreOptions, LogSettings)
+#: Settings of the command that queues failed jobs again.
+RETRY_GROUPS = (*LOOK_GROUPS, QueueSettings)
 #: Settings of the command that takes up a run.
 RUN_GROUPS = (RedisSettings, StoreSettings, StoreOptions, SubmitSettings, QueueSettings, LogSettings)
 #: Settings of the commands that make a run.

@@ -49,7 +49,7 @@ def set_settings(settings: Resolved, arguments: argparse.Namespace) -> int:
     now = read_live(client)
     for name, setting in live_settings().items():
         value = shown_value(setting, parse_value(setting, now[name], f"live {name}")) if name in now else ""
-        console.result(f"{name:20} {value or 'each process its own':24} {setting.help}")
+        console.result(f"{name:27} {value or 'each process its own':24} {setting.help}")
     return 0
 
 

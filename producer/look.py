@@ -10,7 +10,7 @@ from common.queues import cancel_jobs, extract_queue_name, queue_counts
 from common.redis_client import make_client
 from common.run_state import RunStateName, get_run, read_progress, set_run_state
 from common.run_state import list_runs as list_known
-from common.settings.catalogue import RedisSettings, StoreSettings
+from common.settings.catalogue import QueueSettings, RedisSettings, StoreSettings
 from common.settings.resolve import Resolved
 from hiddenfeed.errors import TransientError
 from hiddenfeed.inventory import load_document, take_inventory
@@ -21,8 +21,9 @@ from hiddenfeed.run_list import list_runs
 from hiddenfeed.store import Store, open_store
 from hiddenfeed.words import count_text, size_text
 from producer.bootstrap import open_console, open_surroundings
+from producer.failed import failures, retry_failed
 from producer.report import proof_lines
-from producer.submission import failures, retry_failed
+from producer.tokens_file import read_manifests
 
 
 def status(settings: Resolved, arguments: argparse.Namespace) -> int:
@@ -93,7 +94,8 @@ def retry(settings: Resolved, arguments: argparse.Namespace) -> int:
     around = open_surroundings(settings, create=False)
     run_id = load_document(around.store, arguments.target).run_id
     reasons = failures(around.client, run_id)
-    count = retry_failed(around.client, run_id)
+    manifests = read_manifests(around.store, run_id)
+    count = retry_failed(around.client, run_id, manifests, settings.group(QueueSettings))
     for reason in reasons:
         around.console.say(reason)
     around.console.result(f"{count} failed jobs of run {run_id} are tried again")

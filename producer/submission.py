@@ -17,19 +17,14 @@ import redis
 from common.messages import ExtractBatch
 from common.queues import (
     LOST,
-    UPLOAD_QUEUE_PREFIX,
     QueueCounts,
     cancel_jobs,
     enqueue,
     extract_job_id,
     extract_queue_name,
     extract_request,
-    failed_job_ids,
-    failed_jobs,
     job_states,
     queue_counts,
-    queue_names,
-    requeue_failed,
     upload_job_id,
 )
 from common.run_state import (
@@ -49,10 +44,10 @@ from hiddenfeed.layout import batch_key, quarantine_note_key
 from hiddenfeed.run import RunDocument
 from hiddenfeed.store import Store
 from producer.decide import MAX_LOST, Decision, Missing, Verdict, decide, judge
+from producer.failed import retry_failed
 
 #: While files are on their way to the store it is listed no more often than this.
 AUDIT_SECONDS = 5.0
-_FAILURES_SHOWN = 1000
 
 
 @dataclass(frozen=True)
@@ -121,7 +116,7 @@ class Submission:
         record = register_run(self._client, self._record())
         if record.state in ("cancelled", "complete"):
             set_run_state(self._client, self.run_id, "active")
-        return retry_failed(self._client, self.run_id)
+        return retry_failed(self._client, self.run_id, self._manifests, self._queue_settings)
 
     def step(self) -> Standing:
         """Look at everything once and enqueue what is to be enqueued now."""
@@ -243,37 +238,3 @@ class Submission:
                 squares=manifest.squares or 0,
                 bytes=info.size_bytes,
             )
-
-
-def retry_failed(client: redis.Redis, run_id: str) -> int:
-    """Put the failed jobs of a run back on their queues; returns how many there were."""
-    return requeue_failed(client, extract_queue_name(run_id)) + sum(
-        requeue_failed(client, queue, ids) for queue, ids in _failed_uploads(client, run_id).items()
-    )
-
-
-def failures(client: redis.Redis, run_id: str) -> list[str]:
-    """`extract batch 12 of …: why` for every failed job of a run, in batch order."""
-    jobs = list(failed_jobs(client, extract_queue_name(run_id), _FAILURES_SHOWN))
-    for queue in _upload_queues(client):
-        jobs += [job for job in failed_jobs(client, queue, _FAILURES_SHOWN) if _is_of(job.job_id, run_id)]
-    # Ids are padded with zeros, so they sort in batch order.
-    jobs.sort(key=lambda job: job.job_id)
-    return [f"{job.description.partition(':')[0]}: {job.error or 'no reason is known'}" for job in jobs]
-
-
-def _failed_uploads(client: redis.Redis, run_id: str) -> dict[str, list[str]]:
-    found = {}
-    for queue in _upload_queues(client):
-        ids = [job_id for job_id in failed_job_ids(client, queue) if _is_of(job_id, run_id)]
-        if ids:
-            found[queue] = ids
-    return found
-
-
-def _upload_queues(client: redis.Redis) -> list[str]:
-    return [name for name in queue_names(client) if name.startswith(UPLOAD_QUEUE_PREFIX)]
-
-
-def _is_of(job_id: str, run_id: str) -> bool:
-    return job_id.rpartition("-")[0] == upload_job_id(run_id, 0).rpartition("-")[0]

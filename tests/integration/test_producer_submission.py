@@ -27,7 +27,8 @@ from hiddenfeed.errors import TransientError
 from hiddenfeed.layout import batch_key, tokens_key
 from hiddenfeed.store.directory import DirectoryStore
 from producer.decide import MAX_LOST, UPLOAD_PATIENCE_SECONDS
-from producer.submission import AUDIT_SECONDS, Submission, failures, retry_failed
+from producer.failed import failures, retry_failed
+from producer.submission import AUDIT_SECONDS, Submission
 from tests.synthetic_run import SyntheticRun, synthetic_run
 
 BATCHES = 6
@@ -68,6 +69,10 @@ class Bench:
         )
         submission.open()
         return submission
+
+    def retry(self) -> int:
+        """What failed is tried again."""
+        return retry_failed(self.client, self.run.run_id, self.manifests, SETTINGS)
 
     def queued(self) -> list[int]:
         """Batches on the queue, in order."""
@@ -249,7 +254,7 @@ def test_a_failed_upload_ends_the_wait_only_when_nothing_else_goes_on(bench: Ben
     assert (standing.stuck, standing.failed) == (True, (0,))
     assert failures(bench.client, bench.run.run_id)[0].startswith(f"upload batch 0 of {bench.run.run_id}: ")
     assert failures(bench.client, "another-run") == []
-    assert retry_failed(bench.client, bench.run.run_id) == 1
+    assert bench.retry() == 1
     job_id = upload_job_id(bench.run.run_id, 0)
     assert job_states(bench.client, [job_id]) == {job_id: "queued"}
     bench.now += 100
@@ -262,16 +267,36 @@ def test_all_that_failed_is_retried_however_few_are_shown(
     bench.submission()
     for batch in range(3):
         bench.upload(batch, "failed")
-    monkeypatch.setattr("producer.submission._FAILURES_SHOWN", 1)
+    monkeypatch.setattr("producer.failed._FAILURES_SHOWN", 1)
     assert len(failures(bench.client, bench.run.run_id)) == 1
-    assert retry_failed(bench.client, bench.run.run_id) == 3
+    assert bench.retry() == 3
+
+
+def test_a_failed_job_that_cannot_be_read_is_queued_anew_from_the_plan(bench: Bench) -> None:
+    submission = bench.submission()
+    submission.step()
+    bench.take(*range(BATCHES), status="finished")
+    bench.store_batch(2, 3, 4, 5)
+    bench.take(0, status="failed")
+    bench.upload(1, "failed")
+    extracts = [rq_keys.job_key(extract_job_id(bench.run.run_id, batch)) for batch in (0, 1)]
+    before = [bench.client.hget(key, JobField.DATA) for key in extracts]
+    upload = upload_job_id(bench.run.run_id, 1)
+    for key in (extracts[0], rq_keys.job_key(upload)):
+        bench.client.hset(key, JobField.DATA, "[]")
+    assert bench.retry() == 2
+    assert bench.queued() == [0, 1]
+    assert [bench.client.hget(key, JobField.DATA) for key in extracts] == before
+    assert bench.retry() == 0
+    bench.now += 100
+    assert not submission.step().stuck
 
 
 def test_a_run_of_a_longer_name_has_failures_of_its_own(bench: Bench) -> None:
     bench.upload(0, "failed")
     prefix = bench.run.run_id.rpartition("-")[0]
     assert failures(bench.client, prefix) == []
-    assert retry_failed(bench.client, prefix) == 0
+    assert retry_failed(bench.client, prefix, bench.manifests, SETTINGS) == 0
 
 
 def test_a_batch_that_gets_lost_is_tried_a_few_times(bench: Bench) -> None:
