@@ -38,12 +38,14 @@ def given_tokens(columns: Mapping[str, str], values: Mapping[str, Any]) -> Token
 def _mask(
     columns: Mapping[str, str], values: Mapping[str, Any], ids: _Integers
 ) -> npt.NDArray[np.uint8] | None:
-    """The loss mask that came with the row, from 0/1 or from labels; None if neither is there."""
-    if "loss_mask" in columns:
-        return _zeros_and_ones(columns["loss_mask"], values, ids).astype(np.uint8)
-    if "labels" not in columns:
+    """The loss mask that came with the row, from 0/1 or from labels; None if neither has a value."""
+    # Rows of one table all have both columns where files of either kind were put together.
+    given_by = {what: column for what, column in columns.items() if values.get(column) is not None}
+    if "loss_mask" in given_by:
+        return _zeros_and_ones(given_by["loss_mask"], values, ids).astype(np.uint8)
+    if "labels" not in given_by:
         return None
-    column = columns["labels"]
+    column = given_by["labels"]
     given = _as_long_as(column, values, ids)
     predicted = given != IGNORED_LABEL
     wrong = np.flatnonzero(predicted & (given != ids))

@@ -82,16 +82,33 @@ class LossSpans:
         text, spans = self._template.render_generation(conversation.messages, conversation.tools)
         spans = [span for span in spans if span[0] < span[1]]
         if self._mode == "last-turn":
-            said = sum(message["role"] == "assistant" for message in conversation.messages)
-            if len(spans) != said:
-                raise RowError(
-                    f"the chat template marks {len(spans)} spans for {said} assistant's turns, so the last turn cannot be told"
-                )
-            spans = spans[-1:]
+            spans = self._last_marked(conversation, text, spans)
+        elif sum(end - start for start, end in spans) == len(text) and len(turns) < len(
+            conversation.messages
+        ):
+            raise RowError(
+                "the chat template marks everything with {% generation %}, what others say as well; --loss-mask all takes "
+                "every token, or give a --chat-template FILE that marks the assistant's words alone"
+            )
         marked = "".join(text[start:end] for start, end in spans)
         for turn in turns:
             _check_said(conversation.messages[turn], turn, marked)
         return RenderedChat(text, spans)
+
+    def _last_marked(self, conversation: Conversation, text: str, spans: list[Span]) -> list[Span]:
+        """The marked spans of the last turn: the last one of one a turn, else those behind what comes before it."""
+        turns = [
+            place for place, message in enumerate(conversation.messages) if message["role"] == "assistant"
+        ]
+        if len(spans) == len(turns):
+            return spans[-1:]
+        before = self._rendered_prefix(conversation, text, turns[-1], generation_prompt=False)
+        if before is None:
+            raise RowError(
+                f"the chat template marks {len(spans)} spans for {len(turns)} assistant's turns, so the last turn cannot be "
+                "told; give --loss-mask all, or --chat-template FILE with one that marks each turn once"
+            )
+        return [span for span in spans if span[0] >= before]
 
     def _from_renderings(self, conversation: Conversation, turns: Sequence[int]) -> RenderedChat:
         """Substitution for turns that are plain text, prefixes for the others and where it does not hold."""

@@ -159,6 +159,9 @@ def _message(where: str, raw: Any) -> Message:
     if isinstance(reasoning, str):
         # Templates read one name or the other.
         message |= {"reasoning_content": reasoning, "thinking": reasoning}
+    if isinstance(message.get("function_call"), dict) and not message.get("tool_calls"):
+        # How OpenAI wrote the one call of a message before there were several; templates read the later form.
+        message["tool_calls"] = [{"type": "function", "function": message.pop("function_call")}]
     calls = message.get("tool_calls")
     if calls is not None and not isinstance(calls, list):
         raise RowError(f"{where}: tool_calls is {kind_of(calls)}, not a list of calls")

@@ -263,12 +263,25 @@ def test_what_the_template_refuses_is_the_reason() -> None:
     assert "the chat template refuses" in refusal("{{ messages[17].content.x }}", TALK)
 
 
-def test_marks_that_do_not_match_turns_give_no_last_turn() -> None:
+def test_a_template_that_marks_the_last_turn_alone() -> None:
     half = CHATML_MARKED.replace(
         "message.role == 'assistant'", "message.role == 'assistant' and loop.index0 > 2"
     )
-    assert "marks 1 spans for 2 assistant's turns" in refusal(half, TALK, "last-turn")
+    assert said(half, TALK, "last-turn") == ["fine\nthanks<|im_end|>"]
     assert "leaves out part of message 1" in refusal(half, TALK)
+
+
+def test_marks_that_do_not_match_turns_give_no_last_turn_where_history_changes() -> None:
+    half = "{{ messages | length }}" + CHATML_MARKED.replace("'assistant' %}", "'assistant' and loop.last %}")
+    assert "marks 1 spans for 2 assistant's turns" in refusal(half, TALK, "last-turn")
+
+
+def test_marks_on_everything_are_refused() -> None:
+    everything = (
+        "{% for message in messages %}{% generation %}{{ message.content }}{% endgeneration %}{% endfor %}"
+    )
+    assert "marks everything" in refusal(everything, TALK)
+    assert said(everything, TALK[1:2]) == [TALK[1]["content"]]
 
 
 def test_a_template_that_rewrites_what_it_marks_is_refused() -> None:

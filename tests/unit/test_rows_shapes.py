@@ -222,6 +222,16 @@ def test_a_call_in_a_message_of_its_own_becomes_the_assistants() -> None:
     assert "tool_calls is text, not a list" in reason({"messages": [USER, {**BOT, "tool_calls": "f"}]})
 
 
+def test_a_call_as_openai_wrote_it_first_becomes_one_of_its_later_form() -> None:
+    older = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}
+    message = read({"messages": [USER, older]}).messages[1]
+    assert message == {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": "{}"}}],
+    }
+
+
 def test_tools_must_be_a_list() -> None:
     assert "tools is text" in reason({"messages": [USER, BOT], "tools": "search"})
     assert read({"messages": [USER, BOT], "tools": []}).tools is None
@@ -243,6 +253,10 @@ def test_tokens_with_every_kind_of_mask() -> None:
     assert (same.ids.tolist(), same.ids.dtype, same.mask.tolist()) == ([1, 2, 3], "int32", [0, 1, 1])
     labelled = read({"input_ids": [1, 2, 3], "labels": [-100, 2, -100]})
     assert labelled.mask.tolist() == [0, 1, 0]
+    # Columns of a table that this row has nothing in.
+    labelled = read({"input_ids": [1, 2, 3], "loss_mask": None, "labels": [-100, 2, -100]})
+    assert labelled.mask.tolist() == [0, 1, 0]
+    assert read({"input_ids": [1, 2, 3], "loss_mask": None, "labels": None}).mask is None
 
 
 def test_padding_that_the_attention_mask_tells_is_left_out() -> None:
@@ -271,7 +285,7 @@ def test_padding_that_the_attention_mask_tells_is_left_out() -> None:
         ({"input_ids": [2**80]}, "input_ids holds a number beyond 64 bits"),
         ({"input_ids": [1, 2], "loss_mask": [1]}, "loss_mask has 1 entries for 2 input_ids"),
         ({"input_ids": [1, 2], "loss_mask": [1, 2]}, "loss_mask[1] is 2; it must be 0 or 1"),
-        ({"input_ids": [1, 2], "loss_mask": None}, "loss_mask is missing, not a list"),
+        ({"input_ids": [1, 2], "loss_mask": "1 1"}, "loss_mask is text, not a list"),
         (
             {"input_ids": [1, 2], "labels": [-100, 3]},
             "labels must be the token itself (not the next one) or -100",
