@@ -152,7 +152,10 @@ def _of_worker(message: UploadFile, now: float) -> list[Any]:
         "samples": batch.samples,
         "tokens": batch.tokens_total,
         "squares": batch.squares or 0,
-        "padded_tokens": report.padded_tokens,
+        # Of samples that were set aside nothing is told; they count as without padding.
+        "padded_tokens": max(report.padded_tokens, batch.tokens_total)
+        if report.set_aside
+        else report.padded_tokens,
         "halvings": report.halvings or 0,
         "quarantined": int(message.key.endswith(".json")),
         "bytes": message.size_bytes,

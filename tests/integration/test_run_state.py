@@ -133,7 +133,9 @@ def test_each_batch_counts_once_however_often_it_is_delivered(redis_client: redi
 def test_samples_set_aside_count_once_with_the_last_reason(redis_client: redis.Redis) -> None:
     for batch_id, reason in ((0, "first"), (1, "second " + "x" * 1000), (1, "again")):
         message = upload(batch_id)
-        report = msgspec.structs.replace(message.report, set_aside=2, set_aside_reason=reason)
+        report = msgspec.structs.replace(
+            message.report, set_aside=2, set_aside_reason=reason, padded_tokens=300
+        )
         receipt = UploadReceipt(
             run_id=RUN, batch_id=batch_id, key="k", outcome="stored", size_bytes=1, upload_seconds=1.0
         )
@@ -142,6 +144,8 @@ def test_samples_set_aside_count_once_with_the_last_reason(redis_client: redis.R
             pipe.execute()
     progress = read_progress(redis_client, RUN)
     assert progress.set_aside == 4
+    # More tokens than padded ones would be less than no padding.
+    assert progress.workers[0].padded_tokens == progress.workers[0].tokens == 1000
     assert progress.set_aside_reason == ("second " + "x" * 1000)[:500]
 
 

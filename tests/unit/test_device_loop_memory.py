@@ -147,5 +147,11 @@ def test_canary_is_the_most_padded_of_a_shared_micro_batch() -> None:
     assert canary_sample(_batch(lengths, micro_batches, batch_id=2)) == 2
 
 
+def test_canary_is_no_sample_of_a_few_tokens_where_there_is_another() -> None:
+    lengths, micro_batches = [40, 34, 17, 16, 15, 3, 9, 8], [0, 1, 6, 8]
+    for batch_id in range(3):
+        assert canary_sample(_batch(lengths, micro_batches, batch_id=batch_id)) == 3
+
+
 def test_canary_where_every_sample_is_alone() -> None:
     assert canary_sample(_batch([4, 3], [0, 1, 2], batch_id=3)) == 1
