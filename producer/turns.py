@@ -155,7 +155,10 @@ def _message(where: str, raw: Any) -> Message:
     if role == "call":
         return {"role": "assistant", "content": "", **rest, "tool_calls": [_call(where, content)]}
     message = {"role": role, "content": content, **rest}
-    reasoning = next((rest[key] for key in _REASONING_KEYS if rest.get(key)), None)
+    key, reasoning = next(((key, rest[key]) for key in _REASONING_KEYS if rest.get(key)), ("", None))
+    if role == "assistant" and isinstance(reasoning, list | dict):
+        # No template shows it, and what nobody shows would be left out in silence.
+        raise RowError(f"{where}: {key} is {kind_of(reasoning)}, not text")
     if isinstance(reasoning, str):
         # Templates read one name or the other.
         message |= {"reasoning_content": reasoning, "thinking": reasoning}
@@ -165,9 +168,18 @@ def _message(where: str, raw: Any) -> Message:
     calls = message.get("tool_calls")
     if calls is not None and not isinstance(calls, list):
         raise RowError(f"{where}: tool_calls is {kind_of(calls)}, not a list of calls")
+    wrong = next((place for place, call in enumerate(calls or []) if not _is_call(call)), None)
+    if wrong is not None:
+        raise RowError(f"{where}: tool_calls[{wrong}] is no call: an object with a function and its name")
     if role == "assistant" and not _says_something(message):
         raise RowError(f"{where} is an assistant's turn that says nothing", "empty")
     return message
+
+
+def _is_call(call: Any) -> bool:
+    """True for `{"function": {"name": …}}`, and for one that has its name itself."""
+    function = call.get("function", call) if isinstance(call, dict) else None
+    return isinstance(function, dict) and isinstance(function.get("name"), str)
 
 
 def _call(where: str, text: str) -> Any:

@@ -222,6 +222,22 @@ def test_a_call_in_a_message_of_its_own_becomes_the_assistants() -> None:
     assert "tool_calls is text, not a list" in reason({"messages": [USER, {**BOT, "tool_calls": "f"}]})
 
 
+@pytest.mark.parametrize(
+    "call", [None, "f", {}, {"function": "f"}, {"function": {"arguments": "{}"}}, {"name": 5}]
+)
+def test_a_call_that_no_template_could_show_is_refused(call: Any) -> None:
+    good = {"name": "f", "arguments": {}}
+    assert "messages[1]: tool_calls[1] is no call" in reason(
+        {"messages": [USER, {**BOT, "tool_calls": [good, call]}]}
+    )
+
+
+@pytest.mark.parametrize("key", ["reasoning_content", "thinking", "reasoning"])
+def test_thoughts_that_are_no_text_are_refused(key: str) -> None:
+    assert f"messages[1]: {key} is a list, not text" in reason({"messages": [USER, {**BOT, key: ["hm"]}]})
+    assert read({"messages": [USER, {**BOT, key: []}]}).messages[1]["content"] == BOT["content"]
+
+
 def test_a_call_as_openai_wrote_it_first_becomes_one_of_its_later_form() -> None:
     older = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}
     message = read({"messages": [USER, older]}).messages[1]
