@@ -12,13 +12,14 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
 from common.cli import Command
 from common.settings.catalogue import ExtractSettings, LogSettings, StoreSettings
 from common.settings.resolve import Resolved
-from gpu_worker.agreement import Agreement, Floats, Tolerance, compare, tolerance_for
+from gpu_worker.agreement import FIT_TOKENS, Agreement, Floats, Tolerance, compare, tolerance_for
 from gpu_worker.bootstrap import use_device
 from gpu_worker.engine import check_weights, engine_key
 from gpu_worker.guards import state_names
@@ -111,8 +112,20 @@ def check(settings: Resolved, samples: int, say: Say = lambda _: None) -> CheckR
     say(f"loading {key.source}")
     check_weights(key)
     model = load_pretrained(key.source)
-    spread = np.linspace(0, len(reader) - 1, min(samples, len(reader))).round().astype(int)
-    return check_samples(reader, [reader.read(int(position)) for position in spread], model, say)
+    positions = spread(reader.index["length"].to_numpy(), samples)
+    return check_samples(reader, [reader.read(position) for position in positions], model, say)
+
+
+def spread(lengths: npt.NDArray[np.int64], samples: int) -> list[int]:
+    """Places of up to `samples` of N >= 1 samples, `lengths` int64[N] in tokens, evenly over those of `FIT_TOKENS` or more,
+    if there are any.
+    """
+    fit = np.flatnonzero(lengths >= FIT_TOKENS)
+    among = fit if len(fit) else np.arange(len(lengths))
+    return [
+        int(among[place])
+        for place in np.linspace(0, len(among) - 1, min(samples, len(among))).round().astype(int)
+    ]
 
 
 def check_samples(

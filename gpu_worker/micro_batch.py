@@ -9,15 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from gpu_worker.agreement import FIT_TOKENS
 from gpu_worker.tokens import TokenBatch
 
 #: The canary is computed up to this share of the batch's tokens, and within these bounds: what follows a token
 #: does not change its states, so the start of a sample proves as much and costs less. Fewer than the minimum
 #: would cost no less on a GPU, and say too little where experts are routed to.
 CANARY_SHARE, CANARY_MIN_TOKENS, CANARY_MAX_TOKENS = 0.005, 32, 512
-#: A shorter sample is the canary only where no other is padded: rounding alone may turn the state of an odd
-#: token far (cosine 0.80 of a special token in bfloat16, 1.000000 in float32), and must not decide on a batch.
-CANARY_FIT_TOKENS = 16
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,7 @@ def split(
 
 
 def canary_sample(batch: TokenBatch) -> int:
-    """Which sample is computed a second time: the most padded one of `CANARY_FIT_TOKENS` or more of a micro-batch that
+    """Which sample is computed a second time: the most padded one of `FIT_TOKENS` or more of a micro-batch that
     the batch's number picks.
     """
     bounds, lengths = batch.micro_batches, batch.lengths
@@ -77,11 +75,11 @@ def canary_sample(batch: TokenBatch) -> int:
     if not len(shared):
         return batch.batch_id % batch.samples
     # Longest first within a micro-batch: the second sample tells whether one fits behind the first.
-    fitting = shared[lengths[bounds[shared] + 1] >= CANARY_FIT_TOKENS]
+    fitting = shared[lengths[bounds[shared] + 1] >= FIT_TOKENS]
     among = fitting if len(fitting) else shared
     picked = among[batch.batch_id % len(among)]
     first, last = int(bounds[picked]), int(bounds[picked + 1])
-    fit = np.flatnonzero(lengths[first:last] >= CANARY_FIT_TOKENS)
+    fit = np.flatnonzero(lengths[first:last] >= FIT_TOKENS)
     return first + int(fit[-1]) if len(fitting) else last - 1
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 import torch
 
@@ -13,7 +14,7 @@ from common.messages import UploadFile
 from common.queues import extract_queue_name
 from common.worker import JobContext
 from gpu_worker.__main__ import main
-from gpu_worker.check import CheckReport
+from gpu_worker.check import CheckReport, spread
 from gpu_worker.extract import Extractor
 from tests.extraction import TinyRun, tiny_run
 
@@ -91,6 +92,12 @@ def test_states_of_a_neighbouring_tap_are_noticed(tmp_path: Path, capsys: pytest
     assert not report.ok
     assert [state.ok for state in report.states] == [False, False, True]
     assert "DIFFERS" in lines[1]
+
+
+def test_samples_of_a_few_tokens_are_checked_only_where_there_are_no_others() -> None:
+    assert spread(np.array([3, 20, 30, 16, 15]), 2) == [1, 3]
+    assert spread(np.array([3, 20, 30, 16, 15]), 9) == [1, 2, 3]
+    assert spread(np.array([3, 4, 5]), 2) == [0, 2]
 
 
 @pytest.mark.parametrize(
