@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from gpu_worker.agreement import Tolerance, compare
+from gpu_worker.agreement import FIT_TOKENS, Tolerance, compare
 from gpu_worker.guards import state_names
 from gpu_worker.micro_batch import pack
 from gpu_worker.reference import Reference
@@ -42,7 +42,8 @@ def _must_run(name: str) -> Iterator[None]:
 def probe(batch: TokenBatch, vocabulary: int, positions: int | None) -> TokenBatch:
     """The starts of a few samples of different lengths, longest first, as one micro-batch.
 
-    Only of samples whose ids the model knows; raises ConfigError if there are none.
+    Only of samples whose ids the model knows, of `FIT_TOKENS` or more where there are some; raises ConfigError if the
+    model knows none.
     """
     known = (batch.input_ids >= 0) & (batch.input_ids < vocabulary)
     usable = np.flatnonzero(np.logical_and.reduceat(known, batch.offsets[:-1]))
@@ -51,6 +52,9 @@ def probe(batch: TokenBatch, vocabulary: int, positions: int | None) -> TokenBat
             f"no sample of batch {batch.batch_id} has only token ids below the model's {vocabulary}: "
             "the tokenizer and the model do not belong together"
         )
+    fit = usable[batch.lengths[usable] >= FIT_TOKENS]
+    if len(fit) > 1:  # One alone would not be padded.
+        usable = fit
     spread = usable[np.linspace(0, len(usable) - 1, min(SAMPLES, len(usable))).astype(int)]
     longest = sorted(spread.tolist(), key=lambda sample: -int(batch.lengths[sample]))
     most = min(TOKENS, positions or TOKENS)

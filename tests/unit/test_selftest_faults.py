@@ -138,6 +138,11 @@ def test_probe_takes_a_few_short_pieces_of_different_length() -> None:
     assert samples.source_rows.tolist() == [0, 2, 4]
 
 
+def test_probe_has_no_sample_of_a_few_tokens_where_there_are_others() -> None:
+    assert probe(_batch([40, 30, 20, 3]), VOCABULARY, None).source_rows.tolist() == [0, 1, 2]
+    assert probe(_batch([40, 3]), VOCABULARY, None).source_rows.tolist() == [0, 1]
+
+
 def test_probe_of_a_single_sample() -> None:
     samples = probe(_batch([1]), VOCABULARY, 256)
     assert samples.lengths.tolist() == [1]
