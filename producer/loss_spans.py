@@ -25,10 +25,15 @@ from producer.rows import Conversation, Message, RowError
 
 LossMode = Literal["assistant", "last-turn", "all"]
 
-_WAY_OUT = (
-    "give --loss-mask last-turn or all, or --chat-template FILE with one that keeps earlier turns as they were "
-    "or marks {% generation %}"
+_OTHER_TEMPLATE = (
+    "or --chat-template FILE with one that keeps earlier turns as they were or marks {% generation %}"
 )
+#: What may help who asked for this mask.
+_WAYS_OUT: dict[LossMode, str] = {
+    "assistant": f"give --loss-mask last-turn or all, {_OTHER_TEMPLATE}",
+    "last-turn": f"give --loss-mask all, {_OTHER_TEMPLATE}",
+    "all": "",  # Nothing is refused there.
+}
 _PROBE, _ANSWER = "x0question0x", "x0answer0x"
 _THINKING = re.compile(r"</?think(?:ing)?>")
 
@@ -47,6 +52,7 @@ class LossSpans:
     def __init__(self, template: ChatTemplate, special_tokens: Iterable[str], mode: LossMode) -> None:
         self._template = template
         self._mode = mode
+        self._way_out = _WAYS_OUT[mode]
         words = sorted((token for token in special_tokens if token.strip()), key=len, reverse=True)
         tokens = "|".join(map(re.escape, words)) or "(?!)"
         self._handover = re.compile(rf"\s*(?:{tokens})")
@@ -73,7 +79,7 @@ class LossSpans:
             return self._from_marks(conversation, turns)
         if not self._has_boundary:
             raise RowError(
-                f"the chat template puts nothing between a user's words and the assistant's; {_WAY_OUT}"
+                f"the chat template puts nothing between a user's words and the assistant's; {self._way_out}"
             )
         return self._from_renderings(conversation, turns)
 
@@ -92,7 +98,7 @@ class LossSpans:
             )
         marked = "".join(text[start:end] for start, end in spans)
         for turn in turns:
-            _check_said(conversation.messages[turn], turn, marked)
+            _check_said(conversation.messages[turn], turn, marked, self._way_out)
         return RenderedChat(text, spans)
 
     def _last_marked(self, conversation: Conversation, text: str, spans: list[Span]) -> list[Span]:
@@ -119,10 +125,10 @@ class LossSpans:
             start, end = found.get(turn) or self._by_prefixes(conversation, text, turn)
             if start >= end or (spans and start < spans[-1][1]):
                 raise RowError(
-                    f"message {turn} (assistant) cannot be found in what the chat template makes; {_WAY_OUT}"
+                    f"message {turn} (assistant) cannot be found in what the chat template makes; {self._way_out}"
                 )
             if turn not in found:
-                _check_said(conversation.messages[turn], turn, text[start:end])
+                _check_said(conversation.messages[turn], turn, text[start:end], self._way_out)
             spans.append((start, end))
         return RenderedChat(text, spans)
 
@@ -178,7 +184,7 @@ class LossSpans:
         if start is None or end is None:
             raise RowError(
                 f"message {turn} (assistant) looks different inside the whole conversation: the chat template "
-                f"rewrites history; {_WAY_OUT}"
+                f"rewrites history; {self._way_out}"
             )
         glue = self._glue_at_end.search(text[start:end])
         if glue:
@@ -249,7 +255,7 @@ def _match(text: str, start: int, content: str, after: str) -> Span | None:
     return None
 
 
-def _check_said(message: Message, turn: int, span: str) -> None:
+def _check_said(message: Message, turn: int, span: str, way_out: str) -> None:
     """Everything the assistant says must be in the span, however the template spaces it; else RowError."""
     squeezed = _squeeze(span)
     parts = _THINKING.split(str(message.get("reasoning_content") or "")) + _THINKING.split(message["content"])
@@ -259,7 +265,7 @@ def _check_said(message: Message, turn: int, span: str) -> None:
     missing = [part for part in parts if _squeeze(part) not in squeezed]
     if missing:
         raise RowError(
-            f"the chat template leaves out part of message {turn} (assistant), from {missing[0].strip()[:30]!r}; {_WAY_OUT}"
+            f"the chat template leaves out part of message {turn} (assistant), from {missing[0].strip()[:30]!r}; {way_out}"
         )
 
 

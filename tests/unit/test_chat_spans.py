@@ -245,6 +245,13 @@ def test_a_marked_template_that_drops_what_was_said_is_refused() -> None:
     assert "the chat template leaves out part of message 1 (assistant), from 'because'" in text
 
 
+def test_a_way_out_that_was_taken_is_not_offered_again() -> None:
+    silent = CHATML.replace("message.content", "'x'")
+    messages = [user("q"), bot("well")]
+    assert "--loss-mask last-turn or all" in refusal(silent, messages)
+    assert "give --loss-mask all, or --chat-template FILE" in refusal(silent, messages, "last-turn")
+
+
 def test_a_template_that_ignores_tools_is_refused() -> None:
     call = bot("let me see", tool_calls=[{"function": {"name": "find", "arguments": {}}}])
     assert "leaves out part of message 1 (assistant), from 'find'" in refusal(CHATML, [user("q"), call])
