@@ -7,7 +7,7 @@ any moment and the run still ends right. Every function raises TransientError wh
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 import redis
@@ -95,13 +95,16 @@ def register_run(client: redis.Redis, record: RunRecord) -> RunRecord:
 
 
 def list_runs(client: redis.Redis) -> list[RunRecord]:
-    """All known runs in the order in which workers serve them: priority, then age."""
+    """All known runs in the order in which workers serve them: priority, then age.
+
+    What is in the index without a record that can be read is taken out of it.
+    """
     with translated(client):
         run_ids = sorted(text(run_id) for run_id in client.smembers(RUNS_INDEX))
         with client.pipeline(transaction=False) as pipe:
             for run_id in run_ids:
                 pipe.hgetall(run_key(run_id))
-            records = [decode_record(raw) for raw in pipe.execute()]
+            records = [_decode_reply(reply) for reply in pipe.execute(raise_on_error=False)]
         gone = [run_id for run_id, record in zip(run_ids, records, strict=True) if record is None]
         if gone:
             client.srem(RUNS_INDEX, *gone)
@@ -160,6 +163,15 @@ def _change(client: redis.Redis, run_id: str, field: str, value: str | int) -> R
 def run_key(run_id: str) -> str:
     """Hash of a run's record."""
     return f"hiddenfeed:run:{run_id}"
+
+
+def _decode_reply(reply: Any) -> RunRecord | None:
+    """As `decode_record`; None as well for a key of another kind, put there by somebody else: no run."""
+    if isinstance(reply, redis.ResponseError) and str(reply).startswith("WRONGTYPE"):
+        return None
+    if isinstance(reply, Exception):
+        raise reply
+    return decode_record(reply)
 
 
 def decode_record(raw: Mapping[bytes | str, bytes | str]) -> RunRecord | None:

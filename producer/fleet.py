@@ -7,6 +7,7 @@ import argparse
 from common.redis_client import connect, make_client
 from common.run_state import set_run_priority
 from common.settings.catalogue import RedisSettings
+from common.settings.declaration import Setting
 from common.settings.live import clear_live, live_settings, read_live, set_live
 from common.settings.resolve import Resolved, parse_value, shown_value
 from hiddenfeed.errors import ConfigError
@@ -48,9 +49,17 @@ def set_settings(settings: Resolved, arguments: argparse.Namespace) -> int:
     clear_live(client, cleared)
     now = read_live(client)
     for name, setting in live_settings().items():
-        value = shown_value(setting, parse_value(setting, now[name], f"live {name}")) if name in now else ""
-        console.result(f"{name:27} {value or 'each process its own':24} {setting.help}")
+        value = _shown(setting, now[name]) if name in now else "each process its own"
+        console.result(f"{name:27} {value:24} {setting.help}")
     return 0
+
+
+def _shown(setting: Setting, raw: str) -> str:
+    """A live value for people, also one that every process ignores."""
+    try:
+        return shown_value(setting, parse_value(setting, raw, f"live {setting.name}"))
+    except ConfigError:
+        return f"{raw[:20]!r} (ignored)"
 
 
 def priority(settings: Resolved, arguments: argparse.Namespace) -> int:

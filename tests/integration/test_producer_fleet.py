@@ -7,7 +7,7 @@ import redis
 
 from common.run_state import RunRecord, get_run, register_run
 from common.settings.catalogue import UploadSettings
-from common.settings.live import LiveSettings
+from common.settings.live import LIVE_KEY, LiveSettings
 from common.settings.resolve import resolve
 from producer.__main__ import main
 from producer.fleet import split_assignments
@@ -22,7 +22,7 @@ def test_set_reaches_a_running_process_and_clearing_gives_its_own_value_back(
     ).start()
     try:
         assert main(["set", "--redis-url", redis_url, "upload-parallelism=500"]) == 0
-        assert "upload_parallelism   500" in capsys.readouterr().out
+        assert "upload_parallelism 500 " in " ".join(capsys.readouterr().out.split())
         wait_until(lambda: uploader.group(UploadSettings).upload_parallelism == 500)
         assert main(["set", "--redis-url", redis_url, "upload_parallelism="]) == 0
         assert "each process its own" in capsys.readouterr().out
@@ -46,6 +46,16 @@ def test_what_cannot_be_set_is_one_sentence(
 ) -> None:
     assert main(["set", "--redis-url", redis_url, text]) == 2
     assert reason in capsys.readouterr().err
+
+
+def test_a_value_that_every_process_ignores_is_shown_as_such(
+    redis_client: redis.Redis, redis_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    redis_client.hset(LIVE_KEY, "spool_low_percent", "much")
+    assert main(["set", "--redis-url", redis_url, "upload_parallelism=7"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "spool_low_percent 'much' (ignored) " in out
+    assert "upload_parallelism 7 " in out
 
 
 def test_assignments_are_told_from_clearings() -> None:

@@ -106,6 +106,14 @@ def test_a_record_of_another_version_is_left_out_of_the_list(redis_client: redis
     assert [run.run_id for run in list_runs(redis_client)] == [RUN]
 
 
+def test_a_key_of_another_kind_in_place_of_a_record_stops_no_run(redis_client: redis.Redis) -> None:
+    register_run(redis_client, record())
+    redis_client.set("hiddenfeed:run:other", "no hash")
+    redis_client.sadd("hiddenfeed:runs", "other")
+    assert [run.run_id for run in list_runs(redis_client)] == [RUN]
+    assert redis_client.smembers("hiddenfeed:runs") == {RUN.encode()}
+
+
 def test_each_batch_counts_once_however_often_it_is_delivered(redis_client: redis.Redis) -> None:
     assert read_progress(redis_client, RUN) == Progress(run_id=RUN)
     note(redis_client, 0, now=2000.0)
