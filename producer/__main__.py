@@ -141,10 +141,10 @@ def _import_little() -> None:
     """Keep transformers from importing torch where it is installed: seconds and 300 MB that nothing here uses.
 
     None in sys.modules is Python's own way to say that a module is not to be had; transformers would
-    then advise to install it.
+    then advise to install it. Where transformers is loaded already it counts on torch, and is left alone.
     """
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-    if "torch" not in sys.modules:
+    if sys.modules.keys().isdisjoint(("torch", "transformers")):
         sys.modules["torch"] = None  # type: ignore[assignment]
 
 
