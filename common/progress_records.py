@@ -53,6 +53,31 @@ class WorkerProgress(msgspec.Struct, frozen=True, kw_only=True):
         """The same of samples."""
         return average_rate(self.samples, self.batches, self.first_at, self.last_at)
 
+    @property
+    def padding(self) -> float:
+        """Share of what the device saw that was padding; what was set aside counts as no padding."""
+        return max(0.0, 1 - self.tokens / self.padded_tokens) if self.padded_tokens else 0.0
+
+    @property
+    def busy(self) -> float | None:
+        """Share of the active time in forward passes, 0 to 1; None before two batches.
+
+        The share of the first batch is left out, as in the rates: its time is not in the active time.
+        """
+        if self.batches < 2 or self.active_seconds <= 0:
+            return None
+        return min(1.0, self.forward_seconds * (self.batches - 1) / self.batches / self.active_seconds)
+
+    @property
+    def stage_seconds(self) -> dict[str, float]:
+        """Seconds by stage: read, forward, stall, write."""
+        return {
+            "read": self.read_seconds,
+            "forward": self.forward_seconds,
+            "stall": self.stall_seconds,
+            "write": self.write_seconds,
+        }
+
 
 class UploaderProgress(msgspec.Struct, frozen=True, kw_only=True):
     """What one uploader did for a run; `duplicates` are files that the store had already."""

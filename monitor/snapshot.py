@@ -142,12 +142,7 @@ def _devices(run: RunFacts, facts: Facts, processes: tuple[ProcessView, ...], no
 
 
 def _device(worker: WorkerProgress, state: str, current: tuple[str, ...], now: float) -> DeviceView:
-    stages = {
-        "read": worker.read_seconds,
-        "forward": worker.forward_seconds,
-        "stall": worker.stall_seconds,
-        "write": worker.write_seconds,
-    }
+    stages = worker.stage_seconds
     whole = sum(stages.values())
     return DeviceView(
         worker=worker.worker,
@@ -159,20 +154,12 @@ def _device(worker: WorkerProgress, state: str, current: tuple[str, ...], now: f
         tokens_per_second=worker.tokens_per_second,
         samples_per_second=worker.samples_per_second,
         stages={name: _share(seconds, whole) for name, seconds in stages.items()},
-        padding=1 - _share(worker.tokens, worker.padded_tokens) if worker.padded_tokens else 0.0,
+        padding=worker.padding,
         last_seconds_ago=_ago(worker.last_at, now),
         state=state,
-        busy=_busy_share(worker),
+        busy=worker.busy,
         current=current,
     )
-
-
-def _busy_share(worker: WorkerProgress) -> float | None:
-    """Of the time from the first batch's arrival to the last one's."""
-    if worker.batches < 2 or worker.active_seconds <= 0:
-        return None
-    computed = worker.forward_seconds * (worker.batches - 1) / worker.batches
-    return _share(computed, worker.active_seconds)
 
 
 def _uploader(uploader: UploaderProgress, now: float) -> UploaderView:

@@ -156,7 +156,6 @@ def make_report(
 
 
 def _worker(worker: WorkerProgress) -> WorkerLine:
-    computed = worker.forward_seconds * (worker.batches - 1) / max(1, worker.batches)
     return WorkerLine(
         worker=worker.worker,
         device=worker.device,
@@ -164,14 +163,9 @@ def _worker(worker: WorkerProgress) -> WorkerLine:
         samples=worker.samples,
         tokens=worker.tokens,
         tokens_per_second=worker.tokens_per_second,
-        busy=min(1.0, computed / worker.active_seconds) if worker.active_seconds > 0 else None,
-        padding=max(0.0, 1 - worker.tokens / worker.padded_tokens) if worker.padded_tokens else 0.0,
-        seconds={
-            "read": worker.read_seconds,
-            "forward": worker.forward_seconds,
-            "stall": worker.stall_seconds,
-            "write": worker.write_seconds,
-        },
+        busy=worker.busy,
+        padding=worker.padding,
+        seconds=worker.stage_seconds,
     )
 
 

@@ -43,7 +43,7 @@ def rate_lines(progress: Progress) -> list[str]:
     """What each GPU worker and uploader did, and how fast: over the clock, as the monitor says, and at work."""
     lines = []
     for worker in progress.workers:
-        padding = f", {1 - worker.tokens / worker.padded_tokens:.1%} padding" if worker.padded_tokens else ""
+        padding = f", {worker.padding:.1%} padding" if worker.padded_tokens else ""
         busy = worker.tokens / worker.forward_seconds if worker.forward_seconds > 0 else None
         lines.append(
             f"{worker.worker}: {count_text(worker.batches, 'batch', 'batches')}, {count_text(worker.tokens, 'token')}, "
