@@ -45,6 +45,8 @@ class Pressure:
     backlog: int
     backlog_max: int
     backlog_low: int
+    #: Whether it is the disk that leaves no room, with the spool under its cap.
+    disk_short: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,11 +55,15 @@ class Held:
 
     spool: bool = False
     backlog: bool = False
+    #: Whether the spool holds it back for want of free disk alone.
+    disk: bool = False
 
     @property
     def why(self) -> str | None:
         """For the monitor; None if nothing does."""
-        return "spool full" if self.spool else "upload backlog" if self.backlog else None
+        if self.spool:
+            return "disk short of --spool-free-bytes" if self.disk else "spool full"
+        return "upload backlog" if self.backlog else None
 
 
 def held_back(pressure: Pressure, before: Held) -> Held:
@@ -66,6 +72,7 @@ def held_back(pressure: Pressure, before: Held) -> Held:
         spool=not pressure.room or (before.spool and pressure.spool > pressure.spool_low),
         backlog=pressure.backlog >= pressure.backlog_max
         or (before.backlog and pressure.backlog > pressure.backlog_low),
+        disk=pressure.disk_short,
     )
 
 
@@ -80,7 +87,7 @@ class Admission:
         self._held = Held()
 
     def why_not(self) -> str | None:
-        """`spool full`, `upload backlog`, or None; raises TransientError when Redis is away."""
+        """What holds this worker back, such as `spool full`, or None; raises TransientError when Redis is away."""
         run = self._runs.served
         # Without a run in service nothing is known of the size of a batch.
         size = batch_bytes(run.document) if run is not None else 0
@@ -88,13 +95,15 @@ class Admission:
         if size > usage.cap_bytes:
             return f"spool cap below a batch file of {size} bytes"
         waiting = queue_counts(self._client, upload_queue_name(self._spool.name)).unfinished
+        room, held = self._spool.has_room(size), usage.bytes + usage.part_bytes
         pressure = Pressure(
-            room=self._spool.has_room(size),
-            spool=usage.bytes + usage.part_bytes,
+            room=room,
+            spool=held,
             spool_low=usage.low_bytes,
             backlog=waiting,
             backlog_max=settings.upload_backlog_max,
             backlog_low=low_mark(settings.upload_backlog_max, settings.upload_backlog_low_percent),
+            disk_short=not room and held + size <= usage.cap_bytes,
         )
         before, self._held = self._held, held_back(pressure, self._held)
         if self._held.why != before.why:

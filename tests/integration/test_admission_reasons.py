@@ -6,13 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import redis
 
 from common import rq_keys
 from common.messages import BatchReport, UploadFile
 from common.queues import enqueue, upload_queue_name, upload_request
-from common.settings.catalogue import ExtractSettings, QueueSettings
+from common.settings.catalogue import ExtractSettings, QueueSettings, SpoolSettings
+from common.spool import Spool
 from gpu_worker.admission import Admission, Held, Pressure, batch_bytes, held_back
 from hiddenfeed.layout import batch_key
 from tests.extraction import TinyRun, tiny_run
@@ -47,6 +49,20 @@ def test_full_spool(tmp_path: Path, redis_client: redis.Redis) -> None:
     for size, why in ((MIB * 9 // 10, "spool full"), (MIB * 4 // 5, None), (MIB * 9 // 10, None)):
         with spool.reserve("other", 0, "t0", size) or pytest.fail("no room"):
             assert admission.why_not() == why
+    service.close()
+
+
+def test_disk_that_others_fill_is_not_called_a_full_spool(tmp_path: Path, redis_client: redis.Redis) -> None:
+    run = tiny_run(tmp_path)
+    service = run.service()
+    service.prepare(run.run_id)
+    free = SpoolSettings(spool="tiny", spool_dir=str(tmp_path / "spool"), spool_free_bytes=0)
+    short = msgspec.structs.replace(free, spool_free_bytes=1 << 60)
+    limits = [short]
+    admission = Admission(redis_client, Spool(short, lambda: limits[0]), service, ExtractSettings)
+    assert admission.why_not() == "disk short of --spool-free-bytes"
+    limits[0] = free
+    assert admission.why_not() is None
     service.close()
 
 
