@@ -37,7 +37,7 @@ def answers(
         _upload(going, uploads),
         _done(runs, going),
         _wrong(problems, runs),
-        _disk(spool),
+        _disk(spool, processes),
     )
 
 
@@ -117,8 +117,13 @@ def _wrong(problems: Sequence[str], runs: Sequence[RunView]) -> Answer:
     return _answer("wrong", "good", "nothing")
 
 
-def _disk(spool: SpoolView | None) -> Answer:
+def _disk(spool: SpoolView | None, processes: Sequence[ProcessView]) -> Answer:
+    held = sorted(
+        {process.waits_for for process in processes if process.waits_for.startswith(("disk", "spool"))}
+    )
     if spool is None:
+        if held:
+            return _answer("disk", "bad", f"workers of other hosts wait: {', '.join(held)}")
         return _answer("disk", "unknown", "this host has no spool")
     text = f"{spool.used:.0%} of {size_text(spool.cap_bytes)} used by {count_text(spool.files, 'file')}"
     if spool.full_in_seconds is not None and spool.full_in_seconds < _FAR_SECONDS:
@@ -127,4 +132,7 @@ def _disk(spool: SpoolView | None) -> Answer:
         text += f", empty in {duration_text(spool.empty_in_seconds)}"
     text += f"; {size_text(spool.disk_free_bytes)} free on disk"
     soon = spool.full_in_seconds is not None and spool.full_in_seconds < _SOON_SECONDS and spool.used > 0.5
-    return _answer("disk", "bad" if spool.used >= _NEARLY_FULL else "warn" if soon else "good", text)
+    if held:
+        text += f"; workers wait: {', '.join(held)}"
+    bad = held or spool.used >= _NEARLY_FULL
+    return _answer("disk", "bad" if bad else "warn" if soon else "good", text)

@@ -250,7 +250,15 @@ def _problems(
                 f"{count_text(run.set_aside, 'sample')} of {run.run_id} set aside, the last because: {run.set_aside_reason}"
             )
         if run.state == "stalled":
-            found.append(f"{run.run_id} stands still: no GPU worker takes its batches")
+            waits = sorted(
+                {
+                    process.waits_for
+                    for process in processes
+                    if process.role == "gpu_worker" and process.waits_for
+                }
+            )
+            why = f"its workers wait: {', '.join(waits)}" if waits else "no GPU worker takes its batches"
+            found.append(f"{run.run_id} stands still: {why}")
         if run.state == "complete" and run.proved is False:
             found.append(
                 f"Redis says that {run.run_id} is complete, and {facts.store} holds no proof of it: is --store the right one?"

@@ -76,6 +76,21 @@ def test_how_long_until_the_spool_is_full_or_empty() -> None:
     assert _answers(scene(spool=None))["disk"].verdict == "unknown"
 
 
+def test_workers_held_back_for_want_of_disk() -> None:
+    why = "disk short of --spool-free-bytes"
+    held = worker("gpu_worker-h-1", queue="", running=0, waiting=why)
+    (run,) = scene().runs
+    still = msgspec.structs.replace(
+        run, extract=msgspec.structs.replace(run.extract, counts=QueueCounts(queued=9))
+    )
+    facts = scene(runs=(still,), workers=(held,))
+    found = _answers(facts)["disk"]
+    assert (found.verdict, found.text.endswith(f"; workers wait: {why}")) == ("bad", True)
+    assert f"{run.record.run_id} stands still: its workers wait: {why}" in _look(facts).problems
+    elsewhere = _answers(scene(spool=None, workers=(held,)))["disk"]
+    assert (elsewhere.verdict, why in elsewhere.text) == ("bad", True)
+
+
 def test_samples_set_aside_are_said_with_their_reason() -> None:
     (run,) = scene().runs
     progress = msgspec.structs.replace(run.progress, set_aside=3, set_aside_reason="tap 2 is not finite")
