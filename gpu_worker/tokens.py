@@ -96,7 +96,7 @@ class TokenFile:
         self.path = path
         self._lock = threading.Lock()
         with _parquet_errors(path):
-            self._file = pq.ParquetFile(path, memory_map=True)
+            self._file = pq.ParquetFile(path, memory_map=True, pre_buffer=False)
             schema = self._file.schema_arrow
         for column in TOKENS_SCHEMA:
             if schema.get_field_index(column.name) < 0 or not schema.field(column.name).type.equals(

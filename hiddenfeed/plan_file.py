@@ -89,7 +89,8 @@ class PlanFile:
         self._store, self._key = store, tokens_key(run_id)
         self._size = _size_of(store, self._key)
         with self._reading():
-            file = pq.ParquetFile(_RangedFile(store, self._key, self._size))
+            # No read-ahead: its threads abort the process when it ends while they still read.
+            file = pq.ParquetFile(_RangedFile(store, self._key, self._size), pre_buffer=False)
             self._metadata, schema = file.metadata, file.schema_arrow
         _check_schema(schema, TOKENS_SCHEMA, self._key)
 
@@ -147,8 +148,10 @@ class PlanFile:
 def parse_table(data: bytes, key: str, schema: pa.Schema) -> pa.Table:
     """A parquet file held whole, in the columns of `schema`; raises DataError naming `key` if it is another."""
     with _parquet_errors(key):
-        # Arrow's own buffer: its read-ahead threads on a Python file now and then abort a process at its end.
-        table = pq.read_table(pa.BufferReader(data), use_threads=False)
+        # Not read_table: its scanner lets go of Python's buffer in a thread of its own, and where that comes
+        # after the end of the interpreter the process is aborted.
+        file = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False)
+        table = file.read(use_threads=False)
         _check_schema(table.schema, schema, key)
         return table.select(schema.names).cast(schema)
 
