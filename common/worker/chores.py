@@ -23,7 +23,7 @@ from common.settings.catalogue import QueueSettings
 from common.worker import presence, scripts
 from common.worker.lease import Claim
 from common.worker.settle import Settler
-from common.worker.turn import Turn
+from common.worker.turn import ASIDE_SECONDS, Turn
 from common.worker.verdict import Fail
 from hiddenfeed.errors import TransientError
 
@@ -56,8 +56,12 @@ class Patience:
         self._last_tick = at
 
     def trouble(self, at: float) -> None:
-        """Redis was away."""
+        """Owners could not beat until `at`."""
         self._until = at + self._beat + TICK_SECONDS
+
+    def outage(self, at: float) -> None:
+        """Redis is away, and may be until this worker, which stands aside now, looks again."""
+        self.trouble(at + ASIDE_SECONDS + TICK_SECONDS * (1 + _JITTER))
 
     def over(self, at: float, server_up_seconds: float) -> bool:
         """True if every owner has had the time for a beat."""
@@ -95,7 +99,7 @@ class Chores:
                 elif not away:
                     away = True
                     log.warning("chores wait for Redis", error=error)
-                patience.trouble(time.time())
+                patience.outage(time.time())
                 self._turn.stand_aside(time.monotonic())
 
     def round(self, patience: Patience) -> None:

@@ -11,6 +11,8 @@ from common.worker import scripts
 
 #: A worker that has not come back for this long has lost its turn.
 TURN_SECONDS = 3.0
+#: How long a worker whose chores failed leaves them to another, and does not look at Redis for them.
+ASIDE_SECONDS = 1.5 * TURN_SECONDS
 
 _KEY = "hiddenfeed:chores"
 
@@ -36,4 +38,4 @@ class Turn:
 
     def stand_aside(self, at: float) -> None:
         """Let another have the turn for once: what fails here may work there."""
-        self._aside_until = at + 1.5 * TURN_SECONDS
+        self._aside_until = at + ASIDE_SECONDS

@@ -43,10 +43,7 @@ def _stand_still(trial: Trial) -> None:
 
 
 def _refuse(begin: tuple[str, ...], end: tuple[str, ...]) -> Callable[[Trial], None]:
-    """It is up and answers, and takes no writes.
-
-    Leases lapse meanwhile and finished files grow old, so that uploaders may announce them before their writers can.
-    """
+    """It is up and answers, and takes no writes."""
 
     def inject(trial: Trial) -> None:
         with trial.site.client as client:
@@ -115,14 +112,9 @@ FAULTS = (
     Fault(
         "Redis out of memory",
         _refuse(("CONFIG", "SET", "maxmemory", "1"), ("CONFIG", "SET", "maxmemory", "0")),
-        forgets_files=True,
     ),
     # What a server is before a failover has come to its end.
-    Fault(
-        "Redis is a replica",
-        _refuse(("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE")),
-        forgets_files=True,
-    ),
+    Fault("Redis is a replica", _refuse(("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE"))),
     Fault("Redis forgets lists", _forget_lists, forgets_files=True),
     Fault("Redis wiped", _wipe, forgets_files=True),
     Fault("Redis wiped, submit again", _wipe_and_submit, forgets_files=True),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from common.settings.catalogue import QueueSettings
-from common.worker.chores import Patience
+from common.worker.chores import TICK_SECONDS, Patience
+from common.worker.turn import ASIDE_SECONDS
 
 SETTINGS = QueueSettings(lease_seconds=45, heartbeat_seconds=10)
 LONG_UP = 1e6
@@ -29,6 +30,14 @@ def test_after_trouble_one_beat_is_waited() -> None:
     patience.trouble(100.0)
     assert not patience.over(110.0, LONG_UP)
     assert patience.over(111.0, LONG_UP)
+
+
+def test_an_outage_may_last_until_the_worker_that_stood_aside_looks_again() -> None:
+    patience = after_rounds(100)
+    patience.outage(100.0)
+    ends = 100.0 + ASIDE_SECONDS + TICK_SECONDS
+    assert not patience.over(ends + SETTINGS.heartbeat_seconds, LONG_UP)
+    assert patience.over(ends + SETTINGS.heartbeat_seconds + 2 * TICK_SECONDS, LONG_UP)
 
 
 def test_a_server_that_has_just_started_is_given_one_beat() -> None:
