@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -149,4 +150,8 @@ def _import_little() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    # The answer is given: a signal that comes while the interpreter ends changes nothing about it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(code)

@@ -424,6 +424,20 @@ def test_a_producer_that_ends_in_mid_run_leaves_it_to_the_next(site: Site, numbe
     assert f"run {run_id} is complete" in out
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_a_signal_after_the_answer_changes_nothing(number: signal.Signals) -> None:
+    # It comes while the interpreter ends; SIGTERM is handled as it is while a run is attended.
+    script = (
+        "import atexit, os, runpy, signal, sys; signal.signal(signal.SIGTERM, signal.default_int_handler); "
+        f"atexit.register(os.kill, os.getpid(), {int(number)}); sys.argv = ['producer', '--help']; "
+        "runpy.run_module('producer', run_name='__main__')"
+    )
+    words = [sys.executable, "-c", script]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "retry-failed" in done.stdout
+
+
 def test_torch_is_not_imported(site: Site) -> None:
     script = (
         "import sys; from producer.__main__ import main; code = main(sys.argv[1:]); "
