@@ -14,7 +14,9 @@ FINGERPRINT_DIGITS = 12
 #: What is said of data that differs: so many files, so many digits of the hash of each.
 _FILES_SHOWN, _DIGITS_SHOWN = 5, 8
 #: Fields of the identity that runs of the first version did not have.
-_ADDED = ("min_loss_tokens", "duplicates", "data_format", "columns")
+_ADDED = ("min_loss_tokens", "duplicates", "data_format", "columns", "preparation")
+#: What is said of a field that is no setting and differs.
+_MEANINGS = {"preparation": "preparation (how this version of the program makes samples of rows)"}
 
 
 class InputFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,6 +61,8 @@ class RunIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     data_format: str = "auto"
     #: Which column is what, where that was told: `id=uuid,messages=chat`.
     columns: str = ""
+    #: Number of the program's way to make samples of rows; runs without one have the first.
+    preparation: int = 1
 
 
 class PlanSummary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -122,7 +126,7 @@ def identity_differences(stored: RunIdentity, wanted: RunIdentity) -> list[str]:
     return [
         f"data: {_data_difference(stored.data, wanted.data)}"
         if name == "data"
-        else f"{name}: from {old[name]!r} to {new[name]!r}"
+        else f"{_MEANINGS.get(name, name)}: from {old[name]!r} to {new[name]!r}"
         for name in old
         if old[name] != new[name]
     ]

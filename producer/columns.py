@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from hiddenfeed.errors import ConfigError
+from producer.looks import Look, way_in
 
 #: What a sample is made of, and the columns it may be in, the first one that a row has is taken.
 SPELLINGS: Mapping[str, tuple[str, ...]] = {
     "messages": ("messages",),
-    "conversations": ("conversations", "conversation"),
+    "conversations": ("conversations", "conversation", "data"),
     "input_ids": ("input_ids",),
     "prompt": ("prompt", "instruction", "question", "query", "input"),
     "text": ("text",),
     "response": ("response", "completion", "output", "answer"),
-    "input": ("input",),
+    "input": ("input", "context"),
+    "history": ("history",),
     "system": ("system", "system_prompt"),
-    "tools": ("tools",),
+    "tools": ("tools", "functions"),
     "loss_mask": ("loss_mask", "assistant_masks", "completion_mask"),
     "labels": ("labels",),
     "attention_mask": ("attention_mask",),
@@ -26,14 +28,18 @@ SPELLINGS: Mapping[str, tuple[str, ...]] = {
 }
 #: Kinds of rows, named after the column that makes a row one; where a row has several the first counts.
 KINDS = ("messages", "conversations", "input_ids", "prompt", "text")
+#: Names that may be of anything: what is in them counts where nothing else makes the row a sample.
+_VAGUE = ("data",)
 #: Columns that are read beside the one that makes the kind.
 _BESIDE: Mapping[str, tuple[str, ...]] = {
     "messages": ("system", "tools"),
     "conversations": ("system", "tools"),
     "input_ids": ("attention_mask", "loss_mask", "labels"),
-    "prompt": ("response", "input", "system", "tools"),
+    "prompt": ("response", "input", "history", "system", "tools"),
     "text": (),
 }
+#: What is said aloud when it has a column of its own.
+_TOLD = ("history", "system", "tools")
 _SHOWN = 8
 #: A file has few shapes of rows; one that has ever new ones must not fill the memory.
 _SHAPES_KNOWN = 1000
@@ -46,7 +52,7 @@ class Shape:
     kind: str
     #: What -> column, of what the row has; the kind itself is among them.
     columns: Mapping[str, str]
-    #: Other columns of the row that could have made it a sample.
+    #: Other columns of the row, with something in them that nobody reads.
     unused: tuple[str, ...] = ()
 
     def column(self, what: str) -> str | None:
@@ -54,6 +60,10 @@ class Shape:
         return self.columns.get(what)
 
     def __str__(self) -> str:
+        return self.told()
+
+    def told(self, unread: Sequence[str] = ()) -> str:
+        """What is read from where, and which columns are not; `unread` are those that the file alone knows of."""
         content = self.columns[self.kind]
         if self.kind == "prompt":
             content = " and ".join(
@@ -63,11 +73,11 @@ class Shape:
         if self.kind == "input_ids":
             mask = self.columns.get("loss_mask") or self.columns.get("labels")
             parts.append(f"loss mask from column {mask}" if mask else "no loss mask")
-        parts += [f"{what} from column {self.columns[what]}" for what in ("system",) if what in self.columns]
+        parts += [f"{what} from column {self.columns[what]}" for what in _TOLD if what in self.columns]
         own = self.columns.get("id")
         parts.append(f"ids from column {own}" if own else "ids made from row numbers")
-        if self.unused:
-            parts.append(f"not used: {', '.join(self.unused)}")
+        if self.unused or unread:
+            parts.append(f"not used: {_listed([*self.unused, *unread])}")
         return ", ".join(parts)
 
 
@@ -95,37 +105,60 @@ class Columns:
         return self._known[key]
 
     def _shape_of(self, values: Mapping[str, Any]) -> Shape | None:
+        own = _names_by_spelling(values)
         found = [
-            (kind, column)
+            (kind, column, spelled in _VAGUE)
             for kind in self.kinds
-            for column in self.spellings[kind]
-            if values.get(column) is not None
+            for spelled in self.spellings[kind]
+            if (column := own(spelled)) is not None and values[column] is not None
         ]
         if not found:
             return None
-        kind, content = found[0]
-        if kind == "prompt" and all(values.get(name) is None for name in self.spellings["response"]):
+        found.sort(key=lambda one: one[2])
+        kind, content, _ = found[0]
+        answers = (own(spelled) for spelled in self.spellings["response"])
+        if kind == "prompt" and all(name is None or values[name] is None for name in answers):
             # A question alone is no sample, so that something else may be one.
-            kind, content = next((other for other in found if other[0] != "prompt"), found[0])
+            kind, content, _ = next((other for other in found if other[0] != "prompt"), found[0])
         columns = {kind: content}
         for what in (*_BESIDE[kind], "id"):
-            there = [name for name in self.spellings[what] if name in values and name != content]
+            named = (own(spelled) for spelled in self.spellings[what])
+            there = [name for name in named if name is not None and name != content]
             if there:
                 columns[what] = next((name for name in there if values[name] is not None), there[0])
         taken = set(columns.values())
-        return Shape(kind, columns, tuple(column for _, column in found if column not in taken))
+        unused = (name for name, value in values.items() if value is not None and name not in taken)
+        return Shape(kind, columns, tuple(map(str, unused)))
 
-    def names(self) -> Iterator[str]:
-        """All columns that a row may be read from; whatever else a file has need not be read."""
-        for what in self.spellings:
-            yield from self.spellings[what]
+    def wanted(self, names: Sequence[str]) -> list[str]:
+        """Those of a table's columns that a row may be read from; whatever else it has need not be read."""
+        known = {spelled.lower() for what in self.spellings for spelled in self.spellings[what]}
+        return [name for name in names if name.lower() in known]
 
-    def missing(self, values: Sequence[str]) -> str:
-        """What to say of a row or file with the columns `values`, none of which makes a sample."""
-        wanted = ", ".join(column for kind in self.kinds for column in self.spellings[kind])
-        there = ", ".join(values[:_SHOWN]) or "nothing"
-        more = f" and {len(values) - _SHOWN} more" if len(values) > _SHOWN else ""
-        return f"none of {wanted}; it has {there}{more}"
+    def makes_samples(self, names: Sequence[str]) -> bool:
+        """Whether one of these columns can make a row a sample."""
+        there = {name.lower() for name in names}
+        return any(spelled.lower() in there for kind in self.kinds for spelled in self.spellings[kind])
+
+    def missing(self, looks: Mapping[str, Look]) -> str:
+        """What to say of a row or file with such columns, none of which makes a sample, and what to do."""
+        wanted = ", ".join(
+            column for kind in self.kinds for column in self.spellings[kind] if column not in _VAGUE
+        )
+        return f"none of {wanted}; it has {_listed(list(looks)) or 'nothing'}{way_in(looks)}"
+
+
+def _names_by_spelling(values: Mapping[str, Any]) -> Callable[[str], str | None]:
+    """The row's own name for a column, None if it has none: exactly so, else in other capitals."""
+    folded: dict[str, str] = {}
+    for name in values:
+        folded.setdefault(str(name).lower(), name)
+    return lambda spelled: spelled if spelled in values else folded.get(spelled.lower())
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
 
 
 def choose_columns(data_format: str, columns: str) -> Columns:

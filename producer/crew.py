@@ -22,7 +22,8 @@ from common.settings.catalogue import DataSettings
 from hiddenfeed.errors import PermanentError
 from producer.chat_template import ChatTemplate
 from producer.columns import Columns
-from producer.loss_spans import LossSpans
+from producer.loss_spans import LossSpans, mode_of
+from producer.parcel import MadeParcel, RowParcel, pack_made, pack_rows, unpack_made, unpack_rows
 from producer.parse_row import parse_row
 from producer.rows import RawRow, SkippedRow
 from producer.samples import Sample, SampleMaker
@@ -46,13 +47,18 @@ class SampleParts:
     template: str | None
     vocab_size: int
     settings: DataSettings
+    #: What marks what is to be predicted, where a template was given for that.
+    marking: str | None = None
 
     def maker(self) -> SampleMaker:
         """A maker of samples; any number of them make the same."""
         spans, tokenizer = None, self.tokenizer
         if self.template is not None:
             template = ChatTemplate(self.template, tokenizer.special_tokens)
-            spans = LossSpans(template, tokenizer.turn_tokens(self.template), self.settings.loss_mask)
+            marking = None if self.marking is None else ChatTemplate(self.marking, tokenizer.special_tokens)
+            spans = LossSpans(
+                template, tokenizer.turn_tokens(self.template), mode_of(self.settings.loss_mask), marking
+            )
         return SampleMaker(tokenizer, spans, self.vocab_size, self.settings)
 
 
@@ -91,10 +97,10 @@ class Crew:
             for chunk in chunks:
                 yield chunk, _made(maker, self._parts.columns, chunk)
             return
-        waiting: deque[tuple[list[RawRow], Future[Made]]] = deque()
+        waiting: deque[tuple[list[RawRow], Future[MadeParcel]]] = deque()
         try:
             for chunk in chunks:
-                waiting.append((chunk, self._pool.submit(_make, chunk)))
+                waiting.append((chunk, self._pool.submit(_make, pack_rows(chunk))))
                 if len(waiting) > _CHUNKS_EACH * self._processes:
                     yield _ended(waiting)
             while waiting:
@@ -116,9 +122,9 @@ def crew_size(wanted: int, data_bytes: int) -> int:
 LITTLE_BYTES = 8 * 1024 * 1024
 
 
-def _ended(waiting: deque[tuple[list[RawRow], Future[Made]]]) -> tuple[list[RawRow], Made]:
+def _ended(waiting: deque[tuple[list[RawRow], Future[MadeParcel]]]) -> tuple[list[RawRow], Made]:
     chunk, future = waiting.popleft()
-    return chunk, future.result()
+    return chunk, unpack_made(future.result())
 
 
 def _made(maker: SampleMaker, columns: Columns, chunk: list[RawRow]) -> Made:
@@ -149,5 +155,5 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _make(chunk: list[RawRow]) -> Made:
-    return _made(_maker, _columns, chunk)
+def _make(parcel: RowParcel) -> MadeParcel:
+    return pack_made(_made(_maker, _columns, unpack_rows(parcel)))

@@ -13,6 +13,10 @@ from producer.columns import canonical_columns
 from producer.recipe import Recipe
 from producer.sources.files import hash_data
 
+#: Counted up whenever the same row would become another sample, or be kept where it was skipped or the other way
+#: round: a half-made run is not gone on with in another way than it was begun.
+PREPARATION = 2
+
 #: Files that decide how a tokenizer cuts text, over all kinds of tokenizers.
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -46,7 +50,7 @@ def identify(recipe: Recipe) -> RunIdentity:
         model_revision=model.revision,
         tokenizer=files_hash(_tokenizer_files(recipe)),
         chat_template=_text_hash(recipe.template.text) if recipe.template else "none",
-        loss_mask=data.loss_mask,
+        loss_mask=f"template:{_text_hash(recipe.marking.text)}" if recipe.marking else data.loss_mask,
         max_length=data.max_length,
         overlength=data.overlength,
         min_length=data.min_length,
@@ -54,6 +58,7 @@ def identify(recipe: Recipe) -> RunIdentity:
         duplicates=data.duplicates,
         data_format=data.data_format,
         columns=canonical_columns(data.columns),
+        preparation=PREPARATION,
         taps=recipe.taps.taps,
         final_state=data.final_state,
         dtype=data.dtype,
@@ -72,9 +77,15 @@ def refuse_differences(stored: RunDocument, identity: RunIdentity) -> None:
     """Raises ConfigError naming everything in which a resume differs from the run, from what to what."""
     differences = identity_differences(stored.identity, identity)
     if differences:
+        # What was prepared is in the store whole, and goes on without being prepared again.
+        as_it_is = (
+            f", or finish it as it was prepared with `python -m producer wait {stored.run_id}`"
+            if stored.identity.preparation != identity.preparation
+            else ""
+        )
         raise ConfigError(
             f"run {stored.run_id} cannot be resumed, because its results would differ: {'; '.join(differences)}; "
-            "give the same data and settings, or leave out --run-id to start a new run"
+            f"give the same data and settings, or leave out --run-id to start a new run{as_it_is}"
         )
 
 

@@ -3,7 +3,7 @@
 A span begins where the generation prompt ends and includes the token that ends the turn, because
 that is what a model generates. Three ways, each verified, none guessed:
 
-- the template marks it with `{% generation %}`;
+- the template, or another one that makes the same text, marks it with `{% generation %}`;
 - *substitution*: the conversation is rendered once more with a mark in place of what each assistant
   says, and the text must be the same around the marks;
 - *prefixes*: the conversation up to a turn, rendered alone, must be a prefix of the whole text.
@@ -17,16 +17,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from producer.chat_template import CLOSING, OPENING, ChatTemplate, Span, take_marks
 from producer.rows import Conversation, Message, RowError
+from producer.said import LeftOut, check_said, left_out, thinks_aloud
+from producer.template_probe import probe_boundary, probe_end, probe_prompt
 
 LossMode = Literal["assistant", "last-turn", "all"]
 
+
+def mode_of(loss_mask: str) -> LossMode:
+    """The mode of a `--loss-mask`; what a template marks that was given for it is all turns of the assistant."""
+    modes: dict[str, LossMode] = {"all": "all", "last-turn": "last-turn"}
+    return modes.get(loss_mask, "assistant")
+
+
 _OTHER_TEMPLATE = (
-    "or --chat-template FILE with one that keeps earlier turns as they were or marks {% generation %}"
+    "--loss-mask template:FILE with the template and {% generation %} in it, or --chat-template FILE with one that keeps "
+    "earlier turns as they were"
 )
 #: What may help who asked for this mask.
 _WAYS_OUT: dict[LossMode, str] = {
@@ -34,8 +44,6 @@ _WAYS_OUT: dict[LossMode, str] = {
     "last-turn": f"give --loss-mask all, {_OTHER_TEMPLATE}",
     "all": "",  # Nothing is refused there.
 }
-_PROBE, _ANSWER = "x0question0x", "x0answer0x"
-_THINKING = re.compile(r"</?think(?:ing)?>")
 
 
 @dataclass(frozen=True)
@@ -44,24 +52,41 @@ class RenderedChat:
 
     text: str
     spans: list[Span]
+    #: What of the conversation the text does not show.
+    left_out: tuple[LeftOut, ...] = ()
 
 
 class LossSpans:
     """Finds the spans for one template and the special tokens of one tokenizer."""
 
-    def __init__(self, template: ChatTemplate, special_tokens: Iterable[str], mode: LossMode) -> None:
-        self._template = template
+    def __init__(
+        self,
+        template: ChatTemplate,
+        special_tokens: Iterable[str],
+        mode: LossMode,
+        marking: ChatTemplate | None = None,
+    ) -> None:
+        """`marking` is a template that makes the same text and marks in it what is to be predicted."""
+        self._template, self._marking = template, marking
         self._mode = mode
         self._way_out = _WAYS_OUT[mode]
         words = sorted((token for token in special_tokens if token.strip()), key=len, reverse=True)
         tokens = "|".join(map(re.escape, words)) or "(?!)"
         self._handover = re.compile(rf"\s*(?:{tokens})")
-        self._glue_at_end = re.compile(rf"(?:{tokens})(\s*)\Z")
-        self._prompt_end, self._lead = _probe_prompt(template)
-        self._has_boundary = _probe_boundary(template)
+        self._tokens = tuple(word.rstrip() for word in words)
+        self._prompt_end, self._lead = probe_prompt(template)
+        self._has_boundary = probe_boundary(template)
+        behind = probe_end(template)
+        end = self._turn_end(behind, 0)
+        #: The token that ends a plain turn, if one does, and what the template puts behind it.
+        self._end, self._tail = behind[:end].lstrip(), behind[end:]
 
     def find(self, conversation: Conversation) -> RenderedChat:
         """The text and its spans; raises RowError for a conversation whose spans cannot be proven."""
+        chat = self._find(conversation)
+        return replace(chat, left_out=left_out(conversation, chat.text))
+
+    def _find(self, conversation: Conversation) -> RenderedChat:
         messages = conversation.messages
         if any(OPENING in message["content"] or CLOSING in message["content"] for message in messages):
             raise RowError("a message contains U+FDD0 or U+FDD1, which are no characters")
@@ -73,8 +98,9 @@ class LossSpans:
             raise RowError(
                 "the conversation has no assistant's turn to learn from (--loss-mask all takes it whole)"
             )
-        if self._mode == "last-turn":
-            turns = turns[-1:]
+        turns = _learnt(messages, turns[-1:] if self._mode == "last-turn" else turns)
+        if self._marking is not None:
+            return self._from_other_marks(conversation, turns, self._marking)
         if self._template.marks_generation:
             return self._from_marks(conversation, turns)
         if not self._has_boundary:
@@ -86,35 +112,56 @@ class LossSpans:
     def _from_marks(self, conversation: Conversation, turns: Sequence[int]) -> RenderedChat:
         """What the template itself marks."""
         text, spans = self._template.render_generation(conversation.messages, conversation.tools)
-        spans = [span for span in spans if span[0] < span[1]]
-        if self._mode == "last-turn":
-            spans = self._last_marked(conversation, text, spans)
-        elif sum(end - start for start, end in spans) == len(text) and len(turns) < len(
-            conversation.messages
-        ):
-            raise RowError(
-                "the chat template marks everything with {% generation %}, what others say as well; --loss-mask all takes "
-                "every token, or give a --chat-template FILE that marks the assistant's words alone"
-            )
+        spans = self._marked_of(conversation, text, spans, turns)
         marked = "".join(text[start:end] for start, end in spans)
         for turn in turns:
-            _check_said(conversation.messages[turn], turn, marked, self._way_out)
+            check_said(conversation.messages[turn], turn, marked, self._way_out)
         return RenderedChat(text, spans)
 
-    def _last_marked(self, conversation: Conversation, text: str, spans: list[Span]) -> list[Span]:
-        """The marked spans of the last turn: the last one of one a turn, else those behind what comes before it."""
-        turns = [
-            place for place, message in enumerate(conversation.messages) if message["role"] == "assistant"
-        ]
-        if len(spans) == len(turns):
-            return spans[-1:]
-        before = self._rendered_prefix(conversation, text, turns[-1], generation_prompt=False)
-        if before is None:
-            raise RowError(
-                f"the chat template marks {len(spans)} spans for {len(turns)} assistant's turns, so the last turn cannot be "
-                "told; give --loss-mask all, or --chat-template FILE with one that marks each turn once"
+    def _from_other_marks(
+        self, conversation: Conversation, turns: Sequence[int], marking: ChatTemplate
+    ) -> RenderedChat:
+        """What a template marks that was given for this alone: its word holds where it makes the same text."""
+        text = self._template.render(conversation.messages, conversation.tools)
+        other, spans = marking.render_generation(conversation.messages, conversation.tools)
+        if other != text:
+            place = next(
+                (place for place, pair in enumerate(zip(other, text, strict=False)) if pair[0] != pair[1]),
+                min(len(other), len(text)),
             )
-        return [span for span in spans if span[0] >= before]
+            raise RowError(
+                f"the template of --loss-mask makes another text than the chat template, from {other[place : place + 20]!r} "
+                f"for {text[place : place + 20]!r} at character {place}"
+            )
+        return RenderedChat(text, self._marked_of(conversation, text, spans, turns))
+
+    def _marked_of(
+        self, conversation: Conversation, text: str, spans: list[Span], turns: Sequence[int]
+    ) -> list[Span]:
+        """The marked spans of some turns of the assistant's: one of each, or all between what stands around a turn."""
+        spans = [span for span in spans if span[0] < span[1]]
+        messages = conversation.messages
+        every = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+        if self._mode != "last-turn" and len(turns) == len(every):
+            if sum(end - start for start, end in spans) == len(text) and len(turns) < len(messages):
+                raise RowError(
+                    "the chat template marks everything with {% generation %}, what others say as well; --loss-mask all "
+                    "takes every token, or give a --chat-template FILE that marks the assistant's words alone"
+                )
+            return spans
+        if len(spans) == len(every):
+            return [span for span, turn in zip(spans, every, strict=True) if turn in turns]
+        taken: list[Span] = []
+        for turn in turns:
+            start, end = self._around(conversation, text, turn, generation_prompt=False)
+            if start is None or end is None:
+                which = "the last turn" if self._mode == "last-turn" else f"message {turn}"
+                raise RowError(
+                    f"the chat template marks {len(spans)} spans for {len(every)} assistant's turns, so {which} cannot be "
+                    "told; give --loss-mask all, or --chat-template FILE with one that marks each turn once"
+                )
+            taken += [span for span in spans if start <= span[0] < end]
+        return taken
 
     def _from_renderings(self, conversation: Conversation, turns: Sequence[int]) -> RenderedChat:
         """Substitution for turns that are plain text, prefixes for the others and where it does not hold."""
@@ -128,7 +175,7 @@ class LossSpans:
                     f"message {turn} (assistant) cannot be found in what the chat template makes; {self._way_out}"
                 )
             if turn not in found:
-                _check_said(conversation.messages[turn], turn, text[start:end], self._way_out)
+                check_said(conversation.messages[turn], turn, text[start:end], self._way_out)
             spans.append((start, end))
         return RenderedChat(text, spans)
 
@@ -174,22 +221,36 @@ class LossSpans:
 
     def _by_prefixes(self, conversation: Conversation, text: str, turn: int) -> Span:
         """The span of one turn by incremental rendering; raises RowError where history is rewritten."""
-        start = self._rendered_prefix(conversation, text, turn, generation_prompt=True)
-        last = turn == len(conversation.messages) - 1
-        end = (
-            len(text)
-            if last
-            else self._rendered_prefix(conversation, text, turn + 1, generation_prompt=False)
-        )
+        start, end = self._around(conversation, text, turn, generation_prompt=True)
         if start is None or end is None:
             raise RowError(
                 f"message {turn} (assistant) looks different inside the whole conversation: the chat template "
                 f"rewrites history; {self._way_out}"
             )
-        glue = self._glue_at_end.search(text[start:end])
-        if glue:
-            return start, start + glue.start(1)
-        return start, self._turn_end(text, end)
+        return start, self._generation_end(text, start, end)
+
+    def _generation_end(self, text: str, start: int, end: int) -> int:
+        """Where what the model generates of `text[start:end]`, a turn as a template shows it, ends.
+
+        With the token that ends a turn. What the template puts behind that, be it an empty line, a token that
+        separates turns or one that ends the text, nobody generates.
+        """
+        shown = text[start:end]
+        if self._tail.strip() and shown.endswith(self._end + self._tail):
+            return end - len(self._tail)
+        bare = shown.rstrip()
+        if bare.endswith(self._tokens):
+            return start + len(bare)
+        return self._turn_end(text, start + len(shown.removesuffix(self._tail)))
+
+    def _around(
+        self, conversation: Conversation, text: str, turn: int, *, generation_prompt: bool
+    ) -> tuple[int | None, int | None]:
+        """Where a turn begins and ends, by what stands before it and with it rendered alone; None where that differs."""
+        start = self._rendered_prefix(conversation, text, turn, generation_prompt=generation_prompt)
+        if turn == len(conversation.messages) - 1:
+            return start, len(text)
+        return start, self._rendered_prefix(conversation, text, turn + 1, generation_prompt=False)
 
     def _rendered_prefix(
         self, conversation: Conversation, text: str, count: int, *, generation_prompt: bool
@@ -209,32 +270,13 @@ class LossSpans:
         return handover.end() if handover else content_end
 
 
-def _probe_prompt(template: ChatTemplate) -> tuple[str, str]:
-    """What a template puts between a user's words and the first generated character, and from there to the answer.
-
-    The second is where a template begins an answer by itself, as with an empty block of thoughts. Both
-    are "" where that varies.
-    """
-    user, answer = {"role": "user", "content": _PROBE}, {"role": "assistant", "content": _ANSWER}
-    try:
-        prompt = template.render([user], generation_prompt=True)
-        whole = template.render([user, answer])
-    except RowError:
-        return "", ""
-    _, found, end = prompt.rpartition(_PROBE)
-    lead, answered, _ = whole.removeprefix(prompt).partition(_ANSWER)
-    return end if found else "", lead if answered and whole.startswith(prompt) else ""
-
-
-def _probe_boundary(template: ChatTemplate) -> bool:
-    """False if an answer follows a question without anything that says whose words begin."""
-    user, answer = {"role": "user", "content": _PROBE}, {"role": "assistant", "content": _ANSWER}
-    try:
-        _, asked, rest = template.render([user, answer]).partition(_PROBE)
-    except RowError:
-        return True
-    between, answered, _ = rest.partition(_ANSWER)
-    return not (asked and answered) or bool(between.strip())
+def _learnt(messages: Sequence[Message], turns: Sequence[int]) -> list[int]:
+    """Those of the assistant's turns that have not the weight 0; raises RowError if none is left."""
+    learnt = [turn for turn in turns if messages[turn].get("weight") != 0]
+    if not learnt:
+        which = "the last assistant's turn has" if len(turns) == 1 else "all the assistant's turns have"
+        raise RowError(f"{which} the weight 0, so nothing is to be predicted", "too few loss tokens")
+    return learnt
 
 
 def _is_plain(message: Message) -> bool:
@@ -243,7 +285,7 @@ def _is_plain(message: Message) -> bool:
         message.get("tool_calls")
         or message.get("reasoning_content")
         or not message["content"].strip()
-        or _THINKING.search(message["content"])
+        or thinks_aloud(message["content"])
     )
 
 
@@ -253,29 +295,3 @@ def _match(text: str, start: int, content: str, after: str) -> Span | None:
         if text.startswith(variant + after, start):
             return start, start + len(variant)
     return None
-
-
-def _check_said(message: Message, turn: int, span: str, way_out: str) -> None:
-    """Everything the assistant says must be in the span, however the template spaces it; else RowError."""
-    squeezed = _squeeze(span)
-    parts = _THINKING.split(str(message.get("reasoning_content") or "")) + _THINKING.split(message["content"])
-    calls = message.get("tool_calls")
-    if isinstance(calls, list):
-        parts += [_call_name(call) for call in calls]
-    missing = [part for part in parts if _squeeze(part) not in squeezed]
-    if missing:
-        raise RowError(
-            f"the chat template leaves out part of message {turn} (assistant), from {missing[0].strip()[:30]!r}; {way_out}"
-        )
-
-
-def _call_name(call: object) -> str:
-    """The called function's name, as far as the call has one."""
-    if not isinstance(call, dict):
-        return ""
-    function = call.get("function", call)
-    return str(function.get("name") or "") if isinstance(function, dict) else ""
-
-
-def _squeeze(text: str) -> str:
-    return "".join(text.split())

@@ -12,8 +12,9 @@ import msgspec
 
 from producer.columns import Columns, Shape
 from producer.given_tokens import given_tokens
+from producer.looks import look_of
 from producer.rows import Content, RawRow, RowError, SkippedRow, SourceRow, Text, kind_of
-from producer.turns import conversation, exchange
+from producer.turns import conversation, exchange, tool_list
 
 MAX_ID_CHARACTERS = 1000
 
@@ -25,7 +26,8 @@ def parse_row(row: RawRow, columns: Columns) -> SourceRow | SkippedRow:
         values = values_of(row)
         shape = columns.shape_of(values)
         if shape is None:
-            raise RowError(f"{row.place} has {columns.missing([str(name) for name in values])}")
+            looks = {str(name): look_of(value) for name, value in values.items()}
+            raise RowError(f"{row.place} has {columns.missing(looks)}")
         sample_id = sample_id_of(shape, values)
         return SourceRow(row.file, row.source_row, sample_id, content_of(shape, values))
     except RowError as error:
@@ -71,9 +73,13 @@ def content_of(shape: Shape, values: Mapping[str, Any]) -> Content:
     column = shape.columns[shape.kind]
     if shape.kind == "text":
         return _text(column, values.get(column))
-    beside = (shape.column(what) for what in ("system", "tools"))
-    system, tools = (values.get(name) if name else None for name in beside)
-    return conversation(column, values.get(column), system, tools)
+    system, tools = shape.column("system"), shape.column("tools")
+    return conversation(
+        column,
+        values.get(column),
+        values.get(system) if system else None,
+        tool_list(tools, values.get(tools)) if tools else None,
+    )
 
 
 def _text(column: str, raw: Any) -> Text:

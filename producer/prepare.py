@@ -20,6 +20,7 @@ import numpy as np
 from hiddenfeed.errors import ConfigError
 from hiddenfeed.options import MIB
 from hiddenfeed.run import PlanSummary
+from hiddenfeed.skipped import SkipReason
 from hiddenfeed.words import duration_text
 from producer.console import Console
 from producer.crew import Crew, crew_size
@@ -119,7 +120,8 @@ def _tokenise(
                     tally.skip(result)
                 else:
                     keep(result)
-                    tally.add(result)
+                    for missing in tally.add(result, row.file):
+                        _warn_of_missing(missing, console)
             if tally.rows >= _WARN_AFTER > tally.rows - len(rows):
                 _warn_of_refusals(tally, console)
             console.progress(_progress, tally, done, time.monotonic() - begun)
@@ -131,6 +133,14 @@ def _warn_of_refusals(tally: Tally, console: Console) -> None:
     refused = tally.causes["no loss mask"] + tally.causes["not rendered"]
     if refused > tally.rows * _WARN_SHARE:
         console.warn(f"{refused:,} of the first {tally.rows:,} rows get no loss mask: {tally.reasons()[0]}")
+
+
+def _warn_of_missing(missing: SkipReason, console: Console) -> None:
+    """Say once of each kind what is in the rows and not in the samples."""
+    console.warn(
+        f"the chat template does not show {missing.reason} of row {missing.source_row} of {missing.file}; the sample is "
+        "kept without it, and how many are is said at the end"
+    )
 
 
 def _progress(tally: Tally, done: float, seconds: float) -> str:

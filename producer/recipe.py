@@ -48,6 +48,8 @@ class Recipe:
     tokenizer: Tokenizer
     #: None for a model without one, which is an error once a conversation is met.
     template: ChatTemplate | None
+    #: The template that marks what is to be predicted, where one was given for that alone.
+    marking: ChatTemplate | None = None
 
     @property
     def bytes_per_token(self) -> int:
@@ -75,7 +77,7 @@ class Recipe:
         if self.data.name is not None:
             return self.data.name
         model = Path(self.model.name).name
-        data = re.sub(_DATA_SUFFIXES, "", self._data_name)
+        data = re.sub(_DATA_SUFFIXES, "", self._data_name, flags=re.IGNORECASE)
         slug = re.sub(r"[^A-Za-z0-9_-]+", "-", f"{model}-{data}").strip("-_")
         return slug[:MAX_NAME_CHARACTERS].strip("-_") or "run"
 
@@ -98,6 +100,7 @@ class Recipe:
             columns=self.columns,
             tokenizer=self.tokenizer,
             template=self.template.text if self.template is not None else None,
+            marking=self.marking.text if self.marking is not None else None,
             vocab_size=self.model.vocab_size,
             settings=self.data,
         )
@@ -126,11 +129,21 @@ def make_recipe(
     taps = parse_taps(data.taps, model.num_blocks)
     tokenizer, own_template = load_tokenizer(model)
     template = _template(data, tokenizer, own_template)
+    marking = _marking(data, tokenizer)
     pinned = f" at {model.revision[:12]}" if model.revision else ""
     say(f"model {data.model}{pinned}: {model.num_blocks} blocks of width {model.hidden_size}")
     say(f"taps {data.taps}: {taps.meaning}")
     return Recipe(
-        data, plan, files, [file.state() for file in files], columns, model, taps, tokenizer, template
+        data,
+        plan,
+        files,
+        [file.state() for file in files],
+        columns,
+        model,
+        taps,
+        tokenizer,
+        template,
+        marking,
     )
 
 
@@ -154,11 +167,26 @@ def _template(
 ) -> ChatTemplate | None:
     """The template of the file that was given, else the tokenizer's own."""
     if data.chat_template is not None:
-        path = Path(data.chat_template).expanduser()
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"--chat-template {path} cannot be read: {error}") from None
-        return ChatTemplate(text, tokenizer.special_tokens, f"--chat-template {path}")
+        return _template_file("--chat-template ", data.chat_template, tokenizer)
     own = own_template()
     return ChatTemplate(own, tokenizer.special_tokens, "the model's chat template") if own else None
+
+
+def _marking(data: DataSettings, tokenizer: Tokenizer) -> ChatTemplate | None:
+    """The template of `--loss-mask template:FILE`."""
+    _, found, name = data.loss_mask.partition("template:")
+    if not found:
+        return None
+    marking = _template_file("--loss-mask template:", name, tokenizer)
+    if not marking.marks_generation:
+        raise ConfigError(f"--loss-mask template:{name} marks nothing with {{% generation %}}")
+    return marking
+
+
+def _template_file(flag: str, name: str, tokenizer: Tokenizer) -> ChatTemplate:
+    path = Path(name).expanduser()
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{flag}{path} cannot be read: {error}") from None
+    return ChatTemplate(text, tokenizer.special_tokens, f"{flag}{path}")

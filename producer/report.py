@@ -21,6 +21,12 @@ def tally_lines(tally: Tally) -> list[str]:
         lines.append(
             f"{count_text(tally.truncated, 'sample')} {were} longer than --max-length and lost the end"
         )
+    if tally.undoubled:
+        lines.append(
+            f"{count_text(tally.undoubled, 'sample')} began with BOS or ended with EOS twice and lost one of them"
+        )
+    missing = sorted(tally.left_out.values(), key=lambda reason: (-reason.rows, reason.source_row))
+    lines += [f"not shown by the chat template: {reason}" for reason in missing]
     if tally.skipped:
         lines.append(
             "skipped by filter: "

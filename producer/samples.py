@@ -15,7 +15,8 @@ from common.settings.catalogue import DataSettings
 from hiddenfeed.errors import ConfigError
 from producer.loss_spans import LossSpans, RenderedChat
 from producer.rows import Conversation, RowError, SkippedRow, SourceRow, Text, Tokens
-from producer.tokenizer import Ids, Mask, Tokenizer
+from producer.said import LeftOut
+from producer.tokenizer import Encoded, Ids, Mask, Tokenizer
 from producer.turns import with_arguments_read
 
 
@@ -30,6 +31,10 @@ class Sample:
     mask: Mask
     #: True if the row was longer than the limit and lost its end.
     truncated: bool = False
+    #: True if it began with BOS or ended with EOS twice and lost one.
+    undoubled: bool = False
+    #: What of the row the chat template does not show.
+    left_out: tuple[LeftOut, ...] = ()
 
 
 class SampleMaker:
@@ -51,7 +56,7 @@ class SampleMaker:
         for place, row in enumerate(rows):
             if isinstance(row, SourceRow) and isinstance(row.content, Conversation):
                 rendered[place] = _tried(self._render, row.content)
-        tokens: dict[int, tuple[Ids, Mask] | RowError] = {
+        tokens: dict[int, Encoded | RowError] = {
             place: chat for place, chat in rendered.items() if isinstance(chat, RowError)
         }
         tokens |= self._encode_chats(
@@ -61,7 +66,9 @@ class SampleMaker:
         results: list[Sample | SkippedRow] = []
         for place, row in enumerate(rows):
             if isinstance(row, SourceRow):
-                results.append(self._sample(row, tokens.get(place)))
+                chat = rendered.get(place)
+                missing = chat.left_out if isinstance(chat, RenderedChat) else ()
+                results.append(self._sample(row, tokens.get(place), missing))
             else:
                 results.append(row)
         return results
@@ -80,13 +87,14 @@ class SampleMaker:
             # Some templates put arguments down as they are, and want them as text.
             return self._loss_spans.find(conversation)
 
-    def _encode_chats(self, chats: dict[int, RenderedChat]) -> dict[int, tuple[Ids, Mask]]:
+    def _encode_chats(self, chats: dict[int, RenderedChat]) -> dict[int, Encoded]:
         if not chats:
             return {}
         texts, spans = [chat.text for chat in chats.values()], [chat.spans for chat in chats.values()]
-        return dict(zip(chats, self._tokenizer.encode_chats(texts, spans), strict=True))
+        encoded = self._tokenizer.encode_chats(texts, spans, self._settings.max_length)
+        return dict(zip(chats, encoded, strict=True))
 
-    def _encode_texts(self, rows: Sequence[SourceRow | SkippedRow]) -> dict[int, tuple[Ids, Mask] | RowError]:
+    def _encode_texts(self, rows: Sequence[SourceRow | SkippedRow]) -> dict[int, Encoded | RowError]:
         texts = {
             place: row.content.text
             for place, row in enumerate(rows)
@@ -97,10 +105,13 @@ class SampleMaker:
                 "plain text has no assistant's turns; --loss-mask all takes every token", "no loss mask"
             )
             return dict.fromkeys(texts, error)
-        encoded = self._tokenizer.encode_texts(list(texts.values())) if texts else []
+        limit = self._settings.max_length
+        encoded = self._tokenizer.encode_texts(list(texts.values()), limit) if texts else []
         return dict(zip(texts, encoded, strict=True))
 
-    def _sample(self, row: SourceRow, encoded: tuple[Ids, Mask] | RowError | None) -> Sample | SkippedRow:
+    def _sample(
+        self, row: SourceRow, encoded: Encoded | RowError | None, missing: tuple[LeftOut, ...]
+    ) -> Sample | SkippedRow:
         try:
             if isinstance(encoded, RowError):
                 raise encoded
@@ -108,14 +119,20 @@ class SampleMaker:
                 assert isinstance(row.content, Tokens)
                 encoded = self._given(row.content)
             name = row.sample_id if row.sample_id is not None else f"row-{row.source_row}"
-            return self._within_limits(Sample(name, row.source_row, *encoded))
+            sample = Sample(
+                name, row.source_row, encoded.ids, encoded.mask, undoubled=encoded.undoubled, left_out=missing
+            )
+            return self._within_limits(sample, whole=encoded.whole)
         except RowError as error:
             return SkippedRow(row.file, row.source_row, row.sample_id, str(error), error.cause)
 
-    def _given(self, tokens: Tokens) -> tuple[Ids, Mask]:
+    def _given(self, tokens: Tokens) -> Encoded:
         """Ids that came tokenised, with the mask that the settings ask for."""
+        return self._tokenizer.without_double_ends(Encoded(tokens.ids, self._given_mask(tokens)))
+
+    def _given_mask(self, tokens: Tokens) -> Mask:
         if self._settings.loss_mask == "all":
-            return tokens.ids, np.ones(len(tokens.ids), np.uint8)
+            return np.ones(len(tokens.ids), np.uint8)
         if tokens.mask is None:
             raise RowError(
                 "input_ids came without loss_mask or labels, so nothing says what is to be predicted; "
@@ -126,11 +143,15 @@ class SampleMaker:
             raise RowError(
                 "--loss-mask last-turn needs messages; input_ids do not say where turns begin", "no loss mask"
             )
-        return tokens.ids, tokens.mask
+        return tokens.mask
 
-    def _within_limits(self, sample: Sample) -> Sample:
-        """The sample, cut if need be; raises RowError for one that stays out."""
+    def _within_limits(self, sample: Sample, *, whole: bool) -> Sample:
+        """The sample, cut if need be; raises RowError for one that stays out.
+
+        One that is not `whole` has more tokens than those that are here, which are more than are kept.
+        """
         limits, length = self._settings, len(sample.ids)
+        counted = f"{length}" if whole else f"at least {length}"
         outside = (sample.ids >= self._vocab_size).nonzero()[0]
         if len(outside):
             raise RowError(
@@ -141,13 +162,13 @@ class SampleMaker:
         if length < limits.min_length:
             raise RowError(f"{length} tokens are fewer than --min-length {limits.min_length}", "too short")
         if length > limits.max_length and limits.overlength == "drop":
-            raise RowError(f"{length} tokens are more than --max-length {limits.max_length}", "too long")
+            raise RowError(f"{counted} tokens are more than --max-length {limits.max_length}", "too long")
         if length > limits.max_length:
             ids, mask = sample.ids[: limits.max_length], sample.mask[: limits.max_length]
             sample = replace(sample, ids=ids, mask=mask, truncated=True)
         predicted = np.count_nonzero(sample.mask)
         if predicted < limits.min_loss_tokens:
-            cut = f" within --max-length {limits.max_length}, of {length}" if sample.truncated else ""
+            cut = f" within --max-length {limits.max_length}, of {counted}" if sample.truncated else ""
             raise RowError(
                 f"{predicted} tokens to be predicted{cut} are fewer than --min-loss-tokens {limits.min_loss_tokens}",
                 "too few loss tokens",

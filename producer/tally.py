@@ -24,17 +24,30 @@ class Tally:
     loss_tokens: int = 0
     #: Samples that were longer than the limit and lost their end.
     truncated: int = 0
+    #: Samples that had BOS at the start or EOS at the end twice.
+    undoubled: int = 0
+    #: What the chat template leaves out of samples, by kind.
+    left_out: dict[str, SkipReason] = field(default_factory=dict)
     #: Skipped rows by the filter that they failed; their sum is `skipped`.
     causes: Counter[Cause] = field(default_factory=Counter)
     _reasons: dict[str, SkipReason] = field(default_factory=dict)
 
-    def add(self, sample: Sample) -> None:
-        """Count a sample."""
+    def add(self, sample: Sample, file: str = "") -> list[SkipReason]:
+        """Count a sample of a row of `file`; returns what the template leaves out of it and of none before it."""
         self.rows += 1
         self.samples += 1
         self.tokens += len(sample.ids)
         self.loss_tokens += int(sample.mask.sum())
         self.truncated += sample.truncated
+        self.undoubled += sample.undoubled
+        new = []
+        for missing in sample.left_out:
+            first = self.left_out.get(missing.kind)
+            if first is None:
+                first = SkipReason(0, f"{missing.kind} ({missing.which})", file, sample.source_row)
+                new.append(first)
+            self.left_out[missing.kind] = replace(first, rows=first.rows + 1)
+        return new
 
     def skip(self, row: SkippedRow) -> None:
         """Count a skipped row under its reason."""

@@ -8,6 +8,7 @@ the token that ends an assistant's turn and excludes the generation prompt befor
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -21,6 +22,25 @@ from producer.model_facts import UNREADABLE, ModelFacts
 
 Ids = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.uint8]
+
+
+#: A text with more characters than this for each token that may be kept is tokenised from its beginning, as far as
+#: it is needed: texts have 3 to 6 characters to a token.
+_CHARACTERS_PER_TOKEN = 16
+#: Tokens more than are kept, so that one at the beginning that goes, or one that is added, makes no difference.
+_SPARE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A text as n token ids int32[n], n >= 1, and their loss mask uint8[n]."""
+
+    ids: Ids
+    mask: Mask
+    #: False if the text goes on behind them: it has more tokens than may be kept.
+    whole: bool = True
+    #: True if a BOS or EOS that was there twice lost one.
+    undoubled: bool = False
 
 
 class Tokenizer:
@@ -42,29 +62,67 @@ class Tokenizer:
         """Tokens, matched whole in a text, that a template may put at the end of a turn."""
         return sorted({*(token for token in self._added if token in template), *self.special_tokens.values()})
 
-    def encode_chats(self, texts: Sequence[str], spans: Sequence[Sequence[Span]]) -> list[tuple[Ids, Mask]]:
-        """Ids and masks of rendered conversations; only what the template wrote is there, so no BOS is added."""
-        encodings = self.core.encode_batch(texts, add_special_tokens=False)
+    def encode_chats(
+        self, texts: Sequence[str], spans: Sequence[Sequence[Span]], limit: int
+    ) -> list[Encoded]:
+        """Ids and masks of rendered conversations; only what the template wrote is there, so no BOS is added.
+
+        Of a text with more than `limit` tokens only so many and one more need be there.
+        """
+        encodings = self._encode(texts, limit, add_special_tokens=False)
         return [
-            self._without_double_ends(_ids(encoding), mask_of(encoding, chat_spans))
-            for encoding, chat_spans in zip(encodings, spans, strict=True)
+            self._encoded(
+                _ids(encoding), mask_of(encoding, _within(chat_spans, size)), size == len(text), limit
+            )
+            for text, (encoding, size), chat_spans in zip(texts, encodings, spans, strict=True)
         ]
 
-    def encode_texts(self, texts: Sequence[str]) -> list[tuple[Ids, Mask]]:
-        """Ids of plain texts with the special tokens that the tokenizer adds, and masks of ones."""
-        encodings = self.core.encode_batch(texts, add_special_tokens=True)
-        all_ids = (_ids(encoding) for encoding in encodings)
-        return [self._without_double_ends(ids, np.ones(len(ids), np.uint8)) for ids in all_ids]
+    def encode_texts(self, texts: Sequence[str], limit: int) -> list[Encoded]:
+        """Ids of plain texts with the special tokens that the tokenizer adds, and masks of ones; `limit` as above."""
+        encodings = self._encode(texts, limit, add_special_tokens=True)
+        return [
+            self._encoded(_ids(encoding), np.ones(len(encoding), np.uint8), size == len(text), limit)
+            for text, (encoding, size) in zip(texts, encodings, strict=True)
+        ]
 
-    def _without_double_ends(self, ids: Ids, mask: Mask) -> tuple[Ids, Mask]:
-        """BOS or EOS twice in a row is a text that brought its own: one of them stays."""
+    def _encode(self, texts: Sequence[str], limit: int, *, add_special_tokens: bool) -> list[tuple[Any, int]]:
+        """The tokenizer's encoding of each text, and of how many of its characters it is."""
+        longest = (limit + _SPARE) * _CHARACTERS_PER_TOKEN
+        usual = [text if len(text) <= longest else "" for text in texts]
+        encodings = self.core.encode_batch(usual, add_special_tokens=add_special_tokens)
+        return [
+            (encoding, len(text))
+            if len(text) <= longest
+            else self._encode_beginning(text, limit, add_special_tokens)
+            for text, encoding in zip(texts, encodings, strict=True)
+        ]
+
+    def _encode_beginning(self, text: str, limit: int, add_special_tokens: bool) -> tuple[Any, int]:
+        """As much of a long text as its first tokens depend on."""
+        size = (limit + _SPARE) * _CHARACTERS_PER_TOKEN
+        while size < len(text):
+            encoding = self.core.encode(text[:size], add_special_tokens=add_special_tokens)
+            if _is_settled(encoding, limit + _SPARE):
+                return encoding, size
+            size *= 2
+        return self.core.encode(text, add_special_tokens=add_special_tokens), len(text)
+
+    def _encoded(self, ids: Ids, mask: Mask, whole: bool, limit: int) -> Encoded:
+        made = self.without_double_ends(Encoded(ids, mask, whole))
+        return made if whole else replace(made, ids=made.ids[: limit + 1], mask=made.mask[: limit + 1])
+
+    def without_double_ends(self, encoded: Encoded) -> Encoded:
+        """BOS or EOS twice in a row is a text that brought its own: one of them stays, with its part of the mask."""
+        ids, mask = encoded.ids, encoded.mask
         first, last = 0, len(ids)
         bos, eos = self._ends
         while last - first > 1 and ids[first] == ids[first + 1] == bos:
             first += 1
         while last - first > 1 and ids[last - 1] == ids[last - 2] == eos:
             last -= 1
-        return ids[first:last], mask[first:last]
+        if last - first == len(ids):
+            return encoded
+        return replace(encoded, ids=ids[first:last], mask=mask[first:last], undoubled=True)
 
 
 def load_tokenizer(model: ModelFacts) -> tuple[Tokenizer, Callable[[], str | None]]:
@@ -121,6 +179,29 @@ def mask_of(encoding: Any, spans: Sequence[Span]) -> Mask:
             last += 1
         mask[first : last + 1] = 1
     return mask
+
+
+def _within(spans: Sequence[Span], size: int) -> Sequence[Span]:
+    """The spans as far as they are in the first `size` characters."""
+    if not spans or spans[-1][1] <= size:
+        return spans
+    return [(start, min(end, size)) for start, end in spans if start < size]
+
+
+def _is_settled(encoding: Any, count: int) -> bool:
+    """True if the first `count` tokens of a text's beginning are those of the whole text.
+
+    Tokenizers cut text into words from its start and make tokens of each word by itself, so tokens are settled once
+    other words follow theirs. A word that goes on for as many tokens again is not waited for: what its end is
+    changes nothing in its beginning for all that is known, and it may be all of the text.
+    """
+    tokens = len(encoding)
+    if tokens >= 2 * count:
+        return True
+    if tokens <= count:
+        return False
+    words = [encoding.token_to_word(token) for token in (count, tokens - _SPARE)]
+    return None not in words and words[0] + 1 < words[1]
 
 
 def _begins_before(encoding: Any, token: int, end: int) -> bool:

@@ -11,34 +11,21 @@ from typing import Any
 
 import msgspec
 
+from producer.roles import ROLES
 from producer.rows import Conversation, Message, RowError, kind_of
+from producer.turn_lists import turn_list
 
-#: Every spelling of a role, in lower case, and what templates call it.
-ROLES = {
-    **dict.fromkeys(("system", "developer"), "system"),
-    **dict.fromkeys(("user", "human", "prompter", "client"), "user"),
-    **dict.fromkeys(
-        ("assistant", "gpt", "chatgpt", "gpt4", "gpt-4", "claude", "bot", "chatbot", "model", "ai", "bing", "bard"),
-        "assistant",
-    ),
-    **dict.fromkeys(
-        ("tool", "function", "observation", "function_response", "tool_response", "tool_result", "ipython"),
-        "tool",
-    ),
-    # A call as a message of its own, its text the call: made into the tool call of an assistant's message.
-    **dict.fromkeys(("function_call", "tool_call"), "call"),
-}  # fmt: skip
 _REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 _TEXT_PARTS = ("text", "input_text", "output_text")
 _SPELLED_KEYS = ("role", "from", "content", "value")
 
 
-def conversation(where: str, raw: Any, system: Any, tools: Any) -> Conversation:
+def conversation(where: str, raw: Any, system: Any, tools: list[Any] | None) -> Conversation:
     """The conversation in the column `where`; `system` and `tools` are what stands beside it, or None.
 
     Raises RowError naming the message that is wrong.
     """
-    raw = _decoded(raw)
+    raw = turn_list(where, _decoded(raw))
     if not isinstance(raw, list):
         raise RowError(f"{where} is {kind_of(raw)}, not a list of messages")
     if not raw:
@@ -49,11 +36,11 @@ def conversation(where: str, raw: Any, system: Any, tools: Any) -> Conversation:
 def exchange(columns: Mapping[str, str], values: Mapping[str, Any]) -> Conversation:
     """A prompt and its response, each a text or a list of messages; `columns` says where each part is.
 
-    An `input` beside them is what the prompt is about and follows it after an empty line. Raises
-    RowError naming the column that is wrong.
+    An `input` beside them is what the prompt is about and follows it after an empty line; a `history` is
+    what was said before. Raises RowError naming the column that is wrong.
     """
     if "response" not in columns:
-        raise RowError(f"{columns['prompt']} has no response beside it")
+        raise RowError(_unanswered(columns["prompt"], values))
     parts = {what: _decoded(values.get(column)) for what, column in columns.items()}
     asked = _side(columns["prompt"], parts["prompt"], "user")
     about = parts.get("input")
@@ -62,7 +49,12 @@ def exchange(columns: Mapping[str, str], values: Mapping[str, Any]) -> Conversat
     if about is not None and about.strip():
         asked[-1]["content"] += f"\n\n{about}"
     answered = _side(columns["response"], parts["response"], "assistant")
-    return _whole(columns["prompt"], asked + answered, parts.get("system"), parts.get("tools"))
+    if answered[: len(asked)] == asked:
+        # A response that is the whole conversation, as preference data has it.
+        asked = []
+    before = _history(columns.get("history", ""), parts.get("history"))
+    tools = tool_list(columns.get("tools", ""), parts.get("tools"))
+    return _whole(columns["prompt"], before + asked + answered, parts.get("system"), tools)
 
 
 def with_arguments_read(talk: Conversation) -> Conversation:
@@ -112,7 +104,22 @@ def _side(column: str, raw: Any, role: str) -> list[Message]:
     return _messages(column, raw)
 
 
-def _whole(where: str, messages: list[Message], system: Any, tools: Any) -> Conversation:
+def _history(column: str, raw: Any) -> list[Message]:
+    """What was said before the prompt: questions with their answers, or messages."""
+    turns = turn_list(column, raw or [])
+    if not isinstance(turns, list):
+        raise RowError(f"{column} is {kind_of(raw)}, not a list of questions and answers")
+    return _messages(column, turns)
+
+
+def _unanswered(column: str, values: Mapping[str, Any]) -> str:
+    """What to say of a question alone."""
+    other = next((name for name in values if str(name).lower() == "chosen"), None)
+    way_out = f"; --columns response={other} takes the preferred one" if other is not None else ""
+    return f"{column} has no response beside it{way_out}"
+
+
+def _whole(where: str, messages: list[Message], system: Any, tools: list[Any] | None) -> Conversation:
     if not any(_says_something(message) for message in messages):
         raise RowError(f"{where} is empty: no message says anything", "empty")
     if system is not None and not isinstance(system, str):
@@ -120,7 +127,7 @@ def _whole(where: str, messages: list[Message], system: Any, tools: Any) -> Conv
     # A conversation that brings its own is not given a second one.
     if system and system.strip() and messages[0]["role"] != "system":
         messages = [{"role": "system", "content": system}, *messages]
-    return Conversation(messages, _tools(tools))
+    return Conversation(messages, tools)
 
 
 def _messages(where: str, raw: list[Any]) -> list[Message]:
@@ -146,14 +153,15 @@ def _message(where: str, raw: Any) -> Message:
         raise RowError(f"{where} is {kind_of(raw)}, not a message with a role and content")
     spelled = raw["role"] if raw.get("role") is not None else raw.get("from")
     if not isinstance(spelled, str):
-        raise RowError(f"{where} has no role: neither role nor from is there as text")
+        keys = ", ".join(str(key)[:40] for key in list(raw)[:8]) or "nothing"
+        raise RowError(f"{where} has no role: neither role nor from is there as text; it has {keys}")
     role = ROLES.get(spelled.strip().lower())
     if role is None:
         raise RowError(f"{where} has the unknown role {spelled[:40]!r}")
     content = _content_text(where, raw["content"] if raw.get("content") is not None else raw.get("value"))
     rest = {key: value for key, value in raw.items() if key not in _SPELLED_KEYS and value is not None}
     if role == "call":
-        return {"role": "assistant", "content": "", **rest, "tool_calls": [_call(where, content)]}
+        return {"role": "assistant", "content": "", **rest, "tool_calls": _calls(where, content)}
     message = {"role": role, "content": content, **rest}
     key, reasoning = next(((key, rest[key]) for key in _REASONING_KEYS if rest.get(key)), ("", None))
     if role == "assistant" and isinstance(reasoning, list | dict):
@@ -165,6 +173,8 @@ def _message(where: str, raw: Any) -> Message:
     if isinstance(message.get("function_call"), dict) and not message.get("tool_calls"):
         # How OpenAI wrote the one call of a message before there were several; templates read the later form.
         message["tool_calls"] = [{"type": "function", "function": message.pop("function_call")}]
+    if role == "assistant" and "weight" in message:
+        message["weight"] = _weight(where, message["weight"])
     calls = message.get("tool_calls")
     if calls is not None and not isinstance(calls, list):
         raise RowError(f"{where}: tool_calls is {kind_of(calls)}, not a list of calls")
@@ -182,18 +192,32 @@ def _is_call(call: Any) -> bool:
     return isinstance(function, dict) and isinstance(function.get("name"), str)
 
 
-def _call(where: str, text: str) -> Any:
-    """The tool call that a message of its own spells out as JSON."""
+def _weight(where: str, weight: Any) -> int:
+    """0 for a turn that is not learnt, as OpenAI's format has it, else 1."""
+    if isinstance(weight, int | float) and weight in (0, 1):
+        return int(weight)
+    raise RowError(f"{where}: weight is {str(weight)[:40]!r}; a turn is learnt or not: 1 or 0")
+
+
+def _calls(where: str, text: str) -> list[Any]:
+    """The tool calls, one or a list of them, that a message of its own spells out as JSON."""
     try:
-        call = msgspec.json.decode(text)
+        given = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        call = None
-    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+        given = None
+    calls = given if isinstance(given, list) and given else [given]
+    if not all(isinstance(call, dict) and isinstance(call.get("name"), str) for call in calls):
         raise RowError(f"{where} is a tool call whose text is not JSON with a name and arguments")
-    return {
-        "type": "function",
-        "function": {"name": call["name"], "arguments": call.get("arguments", call.get("parameters", {}))},
-    }
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": call["name"],
+                "arguments": call.get("arguments", call.get("parameters", {})),
+            },
+        }
+        for call in calls
+    ]
 
 
 def _content_text(where: str, content: Any) -> str:
@@ -221,13 +245,22 @@ def _says_something(message: Message) -> bool:
     return bool(message["content"].strip() or message.get("tool_calls") or message.get("reasoning_content"))
 
 
-def _tools(raw: Any) -> list[Any] | None:
+def tool_list(column: str, raw: Any) -> list[Any] | None:
+    """The descriptions of tools in `column`, None if there are none; raises RowError for what is no list.
+
+    In a column `functions` they are what OpenAI called so before there were tools, whose `function` each becomes.
+    """
     raw = _decoded(raw)
     if raw is None or raw in ([], "", "[]"):
         return None
     if not isinstance(raw, list):
-        raise RowError(f"tools is {kind_of(raw)}, not a list of tool descriptions")
-    return raw
+        raise RowError(f"{column} is {kind_of(raw)}, not a list of tool descriptions")
+    if column.lower() != "functions":
+        return raw
+    return [
+        tool if isinstance(tool, dict) and "function" in tool else {"type": "function", "function": tool}
+        for tool in raw
+    ]
 
 
 def _decoded(raw: Any) -> Any:

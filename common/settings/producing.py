@@ -58,8 +58,12 @@ class DataSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         str | None, Meta(description="Jinja file in place of the tokenizer's own template")
     ] = None
     loss_mask: Annotated[
-        Literal["assistant", "last-turn", "all"],
-        Meta(description="which tokens the model is trained to predict"),
+        str,
+        Meta(
+            pattern="^(assistant|last-turn|all|template:.+)$",
+            description="which tokens the model is trained to predict: the assistant's, its last-turn, all, or template:FILE, "
+            "a Jinja file that makes the same text and marks them with {% generation %}",
+        ),
     ] = "assistant"
     max_length: Annotated[
         int, Meta(ge=1, description="longest sample in tokens", extra={"unit": "tokens"})

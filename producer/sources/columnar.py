@@ -8,7 +8,27 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from producer.looks import Look
+
 Convert = Callable[[Any], Any]
+
+
+def look_of_type(kind: pa.DataType) -> Look:
+    """What a column of this type looks like it holds, as `look_of` says it of a value."""
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return "text"
+    if not is_list(kind):
+        return ""
+    inner = kind.value_type
+    if pa.types.is_struct(inner):
+        names = {inner.field(place).name for place in range(inner.num_fields)}
+        return "turns" if names & {"role", "from"} else ""
+    return "numbers" if pa.types.is_integer(inner) else ""
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """True for lists of any kind."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def converter(kind: pa.DataType) -> Convert | None:
@@ -22,7 +42,7 @@ def converter(kind: pa.DataType) -> Convert | None:
         return msgspec.json.decode if kind.extension_name == "arrow.json" else converter(kind.storage_type)
     if pa.types.is_struct(kind):
         return _object_of([kind.field(place) for place in range(kind.num_fields)])
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+    if is_list(kind):
         return _list_of(converter(kind.value_type))
     return None
 

@@ -13,7 +13,7 @@ import msgspec
 
 from hiddenfeed.errors import ConfigError
 
-#: A file of one of these names below a folder is taken for rows.
+#: A file of one of these names below a folder, in capitals or not, is taken for rows.
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet", ".arrow", ".feather")
 PACKED = (".gz", ".zst", ".bz2", ".xz")
 #: Files about a dataset, which are JSON and no rows.
@@ -43,7 +43,8 @@ def is_rows(name: str) -> bool:
     parts = name.split("/")
     if any(part.startswith((".", "__")) for part in parts) or parts[-1] in _ABOUT:
         return False
-    bare = next((name.removesuffix(packed) for packed in PACKED if name.endswith(packed)), name)
+    folded = name.lower()
+    bare = next((folded.removesuffix(packed) for packed in PACKED if folded.endswith(packed)), folded)
     return bare.endswith(SUFFIXES)
 
 

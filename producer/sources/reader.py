@@ -7,6 +7,7 @@ with it; whatever is wrong with one row is that row's own matter.
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from producer.sources.unpack import DAMAGE, Unpacked, unpack
 
 #: Rows of a file that are looked at to say aloud how the file is read.
 _LOOKED_AT = 200
+_CSV = re.compile(r"\.[ct]sv(\.\w+)?$", re.IGNORECASE)
 _TABLE_SUFFIXES = (".parquet", ".arrow", ".feather")
 
 _Raw = bytes | Mapping[str, Any] | RowError
@@ -38,6 +40,8 @@ class RowReader:
         self._done_bytes = 0
         self._position: Callable[[], int] = lambda: 0
         self._said = ""
+        #: Columns of the file at hand that are not even read.
+        self._unread: tuple[str, ...] = ()
 
     @property
     def bytes_read(self) -> int:
@@ -62,7 +66,7 @@ class RowReader:
         with file.open() as raw:
             try:
                 unpacked = unpack(file.where, raw)
-                rows, what = self._rows(file, raw, unpacked, size)
+                rows, what, self._unread = self._rows(file, raw, unpacked, size)
                 for place, row in rows:
                     yield place, row, what
             except DAMAGE as error:
@@ -77,19 +81,24 @@ class RowReader:
 
     def _rows(
         self, file: DataFile, raw: io.BufferedReader, unpacked: Unpacked, size: int
-    ) -> tuple[Iterator[tuple[str, _Raw]], str]:
+    ) -> tuple[Iterator[tuple[str, _Raw]], str, tuple[str, ...]]:
         if unpacked.format == "JSON lines":
-            if file.name.endswith(_TABLE_SUFFIXES) and unpacked.stream.peek(1):
+            if file.name.lower().endswith(_TABLE_SUFFIXES) and unpacked.stream.peek(1):
                 raise ConfigError(f"{file.where} is neither Parquet nor Arrow, whatever its name says")
+            if _CSV.search(file.name) and not unpacked.stream.peek(1).startswith(b"{"):
+                raise ConfigError(
+                    f"{file.where} is a file of separated values; write it as Parquet, for example with pandas: "
+                    "read_csv(…).to_parquet(…)"
+                )
             self._position = raw.tell
-            return read_lines(unpacked.stream), str(unpacked)
+            return read_lines(unpacked.stream), str(unpacked), ()
         if unpacked.format == "a JSON array":
             self._position = raw.tell
-            return read_array(file.where, unpacked.stream), str(unpacked)
+            return read_array(file.where, unpacked.stream), str(unpacked), ()
         table = open_table(file, raw, unpacked.format, self._columns)
         self._position = lambda: _share(table, size)
         counted = f"{unpacked}, {table.rows:,} rows" if table.rows is not None else str(unpacked)
-        return table.read(), counted
+        return table.read(), counted, table.unread
 
     def _tell(self, row: RawRow, what: str, kinds: list[str]) -> None:
         """Say how the file is read, at the first of its rows that shows it, and each other kind it has as well."""
@@ -99,11 +108,11 @@ class RowReader:
             return
         if shape is None or shape.kind in kinds:
             return
-        also = "also has rows of " if kinds else ""
+        also, told = "also has rows of " if kinds else "", shape.told(self._unread)
         kinds.append(shape.kind)
-        if also or f"{what.partition(', ')[0]} {shape}" != self._said:
-            self._say(f"{row.file} {also}{shape}" if also else f"reading {row.file} ({what}): {shape}")
-        self._said = f"{what.partition(', ')[0]} {shape}"
+        if also or f"{what.partition(', ')[0]} {told}" != self._said:
+            self._say(f"{row.file} {also}{told}" if also else f"reading {row.file} ({what}): {told}")
+        self._said = f"{what.partition(', ')[0]} {told}"
 
 
 def _share(table: Table, size: int) -> int:

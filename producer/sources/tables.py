@@ -19,7 +19,7 @@ from hiddenfeed.errors import ConfigError
 from hiddenfeed.options import MIB
 from producer.columns import Columns
 from producer.rows import RowError
-from producer.sources.columnar import converter
+from producer.sources.columnar import converter, is_list, look_of_type
 from producer.sources.files import DataFile
 from producer.sources.unpack import Format
 
@@ -40,6 +40,8 @@ class Table:
     batches: Iterator[pa.RecordBatch]
     #: How many rows it says it has; None for a stream, which does not say.
     rows: int | None
+    #: Its columns that are not read, because nobody would use them.
+    unread: tuple[str, ...]
     #: Rows given so far.
     given: int = field(default=0)
 
@@ -64,25 +66,25 @@ def open_table(file: DataFile, raw: io.BufferedReader, kind: Format, columns: Co
         return _parquet(file, source, columns)
     if kind == "an Arrow file":
         reader = pa.ipc.open_file(source)
-        wanted = _wanted(file, reader.schema, columns)
+        wanted, unread = _wanted(file, reader.schema, columns)
         reader = pa.ipc.open_file(source, options=_only(reader.schema, wanted))
-        count = reader.num_record_batches
-        return Table(file, (reader.get_batch(number) for number in range(count)), None)
+        count, batches = reader.num_record_batches, reader.get_batch
+        return Table(file, map(batches, range(count)), None, unread)
     _check_ended(file, raw)
     with pa.ipc.open_stream(source) as stream:
         schema = stream.schema
-    wanted = _wanted(file, schema, columns)
+    wanted, unread = _wanted(file, schema, columns)
     again = pa.OSFile(str(file.path)) if file.path is not None else pa.PythonFile(_rewound(raw), "r")
-    return Table(file, iter(pa.ipc.open_stream(again, options=_only(schema, wanted))), None)
+    return Table(file, iter(pa.ipc.open_stream(again, options=_only(schema, wanted))), None, unread)
 
 
 def _parquet(file: DataFile, source: pa.NativeFile, columns: Columns) -> Table:
     parquet = pq.ParquetFile(source, pre_buffer=False, buffer_size=_READ_BYTES)
-    wanted = _wanted(file, parquet.schema_arrow, columns)
+    wanted, unread = _wanted(file, parquet.schema_arrow, columns)
     batches = parquet.iter_batches(
         batch_size=_batch_rows(parquet.metadata, wanted), columns=wanted, use_threads=False
     )
-    return Table(file, batches, int(parquet.metadata.num_rows))
+    return Table(file, batches, int(parquet.metadata.num_rows), unread)
 
 
 def _batch_rows(metadata: pq.FileMetaData, wanted: Sequence[str]) -> int:
@@ -99,18 +101,16 @@ def _batch_rows(metadata: pq.FileMetaData, wanted: Sequence[str]) -> int:
     return max(1, min(_BATCH_ROWS, _BATCH_BYTES * int(metadata.num_rows) // max(1, size)))
 
 
-def _wanted(file: DataFile, schema: pa.Schema, columns: Columns) -> list[str]:
-    """The columns to read; raises ConfigError if there is none, or two of one name."""
-    known = set(columns.names())
-    wanted = [name for name in schema.names if name in known]
-    if not any(name in wanted for kind in columns.kinds for name in columns.spellings[kind]):
-        raise ConfigError(
-            f"{file.where} has {columns.missing(schema.names)}; name its column, for example --columns messages=NAME"
-        )
+def _wanted(file: DataFile, schema: pa.Schema, columns: Columns) -> tuple[list[str], tuple[str, ...]]:
+    """The columns to read, and the others; raises ConfigError if there is none to read, or two of one name."""
+    if not columns.makes_samples(schema.names):
+        looks = {field.name: look_of_type(field.type) for field in schema}
+        raise ConfigError(f"{file.where} has {columns.missing(looks)}")
+    wanted = columns.wanted(schema.names)
     twice = next((name for name in wanted if wanted.count(name) > 1), None)
     if twice is not None:
         raise ConfigError(f"{file.where} has two columns {twice}")
-    return wanted
+    return wanted, tuple(name for name in schema.names if name not in wanted)
 
 
 def _only(schema: pa.Schema, wanted: Sequence[str]) -> pa.ipc.IpcReadOptions:
@@ -160,8 +160,7 @@ def _record(batch: pa.RecordBatch, place: int, where: str) -> dict[str, Any] | R
 def _values(column: pa.Array) -> list[Any]:
     """The column as Python values: lists of whole numbers as numpy arrays, all else as JSON would have it."""
     kind = column.type
-    lists = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    if lists and pa.types.is_integer(kind.value_type):
+    if is_list(kind) and pa.types.is_integer(kind.value_type):
         if pa.types.is_fixed_size_list(kind):
             column = column.cast(pa.list_(kind.value_type))
         offsets = column.offsets.to_numpy()

@@ -81,7 +81,8 @@ def test_the_mask_is_on_the_tokens_themselves(name: str) -> None:
     core = pretrained()
     core.add_special_tokens({"additional_special_tokens": list(family.tokens)})
     chat = family.spans().find(Conversation(TALK))
-    ids, mask = Tokenizer(core).encode_chats([chat.text], [chat.spans])[0]
+    encoded = Tokenizer(core).encode_chats([chat.text], [chat.spans], 1000)[0]
+    ids, mask = encoded.ids, encoded.mask
     words = [core.decode([token]) for token in ids.tolist()]
     assert "".join(words) == chat.text
     runs: list[str] = []
@@ -91,6 +92,40 @@ def test_the_mask_is_on_the_tokens_themselves(name: str) -> None:
         if masked:
             runs[-1] += word
     assert runs == GENERATED[name]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("behind", ["\n", "<|sep|>", "\n---\n", "\n<|sep|>\n"])
+def test_both_ways_end_a_turn_with_the_token_that_ends_it(name: str, behind: str) -> None:
+    """What a template puts behind that token is nobody's answer, whichever way the turn is found."""
+    family = FAMILIES[name]
+    ends = (
+        "<|im_end|>",
+        "<|eot|>",
+        "<end_of_turn>",
+        "<turn|>",
+        "<|end|>",
+        "<|return|>",
+        "<|end_of_sentence|>",
+    )
+    separated = family.template.replace("eos_token }}", f"eos_token + {behind!r} }}}}")
+    for end in ends:
+        separated = separated.replace(f"{end}\\n'", f"{end}'").replace(f"{end}'", f"{end}' + {behind!r}")
+    finder = ChatFamily(separated, (*family.tokens, "<|sep|>"), family.named).spans()
+    conversation = Conversation(TALK)
+    text = finder._template.render(TALK)
+    assert text.endswith(behind)
+    substituted = finder._by_substitution(conversation, text, [1, 3])
+    assert [text[start:end] for start, end in substituted.values()] == GENERATED[name]
+    for turn in (1, 3):
+        try:
+            span = finder._by_prefixes(conversation, text, turn)
+        except RowError:
+            # Where earlier turns look different there is no other way to compare with.
+            assert name in ("qwen3.5", "gpt-oss")
+            assert turn == 1
+        else:
+            assert text[slice(*span)] == GENERATED[name][turn // 2]
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hiddenfeed.errors import ConfigError
 from producer.chat_template import FIXED_DATE, ChatTemplate
-from producer.loss_spans import LossMode
+from producer.loss_spans import LossMode, LossSpans
 from producer.rows import Conversation, RowError
 from tests.tiny_chat import (
     CHATML,
@@ -49,9 +49,9 @@ def said(
 def tokens(template: str, messages: Messages, mode: LossMode = "assistant") -> list[tuple[str, int]]:
     """Every token as text, with its mask."""
     chat, tokenizer = loss_spans(template, mode).find(Conversation(messages)), tiny_tokenizer()
-    ids, mask = tokenizer.encode_chats([chat.text], [chat.spans])[0]
-    words = pretrained().convert_ids_to_tokens(ids.tolist())
-    return list(zip(words, mask.tolist(), strict=True))
+    encoded = tokenizer.encode_chats([chat.text], [chat.spans], 1000)[0]
+    words = pretrained().convert_ids_to_tokens(encoded.ids.tolist())
+    return list(zip(words, encoded.mask.tolist(), strict=True))
 
 
 def user(text: str) -> dict[str, Any]:
@@ -112,9 +112,9 @@ def test_marks_agree_with_transformers() -> None:
     for messages in (TALK, [SYSTEM, *TALK[:3]]):
         theirs = tokenizer.apply_chat_template(messages, return_assistant_tokens_mask=True, return_dict=True)
         chat = loss_spans(CHATML_MARKED).find(Conversation(messages))
-        ids, mask = tiny_tokenizer().encode_chats([chat.text], [chat.spans])[0]
-        assert ids.tolist() == theirs["input_ids"]
-        assert mask.tolist() == theirs["assistant_masks"]
+        encoded = tiny_tokenizer().encode_chats([chat.text], [chat.spans], 1000)[0]
+        assert encoded.ids.tolist() == theirs["input_ids"]
+        assert encoded.mask.tolist() == theirs["assistant_masks"]
 
 
 @pytest.mark.parametrize("template", [CHATML, LLAMA3, GEMMA, MISTRAL, GLM, QWEN3, QWEN35])
@@ -140,9 +140,15 @@ def test_what_is_masked_is_what_the_assistant_said(turns: list[tuple[str, str]],
     assert all(span.endswith(end) for span in spans)
 
 
-@settings(max_examples=40, deadline=None)
+#: Something between turns, with and without a token that ends them.
+SEPARATED = CHATML.replace("<|im_end|>\n", "<|im_end|>\n</s>\n")
+RULED = "{% for message in messages %}{{ '### ' + message.role + ':\n' + message.content + '\n---\n' }}{% endfor %}{% if add_generation_prompt %}{{ '### assistant:\n' }}{% endif %}"
+
+
+@settings(max_examples=60, deadline=None)
 @given(
-    st.lists(st.tuples(CONTENT, CONTENT), min_size=1, max_size=4), st.sampled_from([CHATML, LLAMA3, MISTRAL])
+    st.lists(st.tuples(CONTENT, CONTENT), min_size=1, max_size=4),
+    st.sampled_from([CHATML, LLAMA3, MISTRAL, SEPARATED, RULED]),
 )
 def test_substitution_and_prefixes_find_the_same(turns: list[tuple[str, str]], template: str) -> None:
     messages = [message for question, answer in turns for message in (user(question), bot(answer))]
@@ -249,7 +255,7 @@ def test_a_way_out_that_was_taken_is_not_offered_again() -> None:
     silent = CHATML.replace("message.content", "'x'")
     messages = [user("q"), bot("well")]
     assert "--loss-mask last-turn or all" in refusal(silent, messages)
-    assert "give --loss-mask all, or --chat-template FILE" in refusal(silent, messages, "last-turn")
+    assert "give --loss-mask all, --loss-mask template:FILE" in refusal(silent, messages, "last-turn")
 
 
 def test_a_template_that_ignores_tools_is_refused() -> None:
@@ -298,6 +304,129 @@ def test_a_template_that_rewrites_what_it_marks_is_refused() -> None:
 
 def test_noncharacters_in_a_message_are_refused() -> None:
     assert "U+FDD0" in refusal(CHATML, [user("a\ufdd0b"), bot("x")])
+
+
+# --- turns that are not learnt ---
+
+
+@pytest.mark.parametrize("template", [CHATML, CHATML_MARKED, LLAMA3, MISTRAL, GLM])
+def test_a_turn_of_weight_0_is_not_learnt(template: str) -> None:
+    whole = said(template, TALK)
+    unlearnt = {**TALK[1], "weight": 0}
+    assert said(template, [TALK[0], unlearnt, *TALK[2:]]) == whole[1:]
+    assert said(template, [*TALK[:3], {**TALK[3], "weight": 0}]) == whole[:1]
+    assert said(template, [TALK[0], {**TALK[1], "weight": 1}, *TALK[2:]]) == whole
+    assert said(template, [TALK[0], unlearnt, *TALK[2:]], "last-turn") == whole[1:]
+
+
+def test_a_conversation_without_a_turn_to_learn_is_refused() -> None:
+    unlearnt = [{**message, "weight": 0} for message in TALK]
+    assert (
+        refusal(CHATML, unlearnt)
+        == "all the assistant's turns have the weight 0, so nothing is to be predicted"
+    )
+    assert "the last assistant's turn has the weight 0" in refusal(
+        CHATML, [*TALK[:3], unlearnt[3]], "last-turn"
+    )
+
+
+def test_spans_of_a_turn_that_is_not_learnt_are_told_by_what_stands_around_it() -> None:
+    twice = CHATML_MARKED.replace(
+        "{{ message.content + '<|im_end|>' }}{% endgeneration %}",
+        "{{ message.content }}{% endgeneration %}{% generation %}{{ '<|im_end|>' }}{% endgeneration %}",
+    )
+    assert said(twice, [TALK[0], {**TALK[1], "weight": 0}, *TALK[2:]]) == ["fine\nthanks", "<|im_end|>"]
+
+
+# --- marks of a template of their own ---
+
+
+def marked_by(template: str, marking: str, messages: Messages, mode: LossMode = "assistant") -> list[str]:
+    tokenizer = tiny_tokenizer()
+    main, marks = (ChatTemplate(text, tokenizer.special_tokens) for text in (template, marking))
+    finder = LossSpans(main, tokenizer.turn_tokens(template), mode, marks)
+    chat = finder.find(Conversation(messages))
+    assert chat.text == main.render(messages)
+    return [chat.text[start:end] for start, end in chat.spans]
+
+
+#: Drops thoughts of earlier turns, and the same with marks.
+DROPPING = CHATML.replace("message.content", "message.content.split('</think>')[-1]")
+DROPPING_MARKED = CHATML_MARKED.replace("message.content", "message.content.split('</think>')[-1]")
+
+
+def test_another_template_may_mark_what_the_chat_template_says() -> None:
+    messages = [user("q"), bot("<think>because</think>so"), user("why"), bot("well")]
+    assert "message 1 (assistant)" in refusal(DROPPING, messages)
+    assert marked_by(DROPPING, DROPPING_MARKED, messages) == ["so<|im_end|>", "well<|im_end|>"]
+    unlearnt = [messages[0], {**messages[1], "weight": 0}, *messages[2:]]
+    assert marked_by(DROPPING, DROPPING_MARKED, unlearnt) == ["well<|im_end|>"]
+
+
+def test_another_template_must_make_the_same_text() -> None:
+    with pytest.raises(RowError) as caught:
+        marked_by(CHATML, DROPPING_MARKED, [user("q"), bot("<think>a</think>so")])
+    assert str(caught.value) == (
+        "the template of --loss-mask makes another text than the chat template, from 'so<|im_end|>\\n' for "
+        "'<think>a</think>so<|' at character 51"
+    )
+    with pytest.raises(RowError, match="from '' for 'more' at character"):
+        marked_by(CHATML + "more", CHATML_MARKED, TALK)
+
+
+# --- what a template leaves out ---
+
+
+def missing(template: str, messages: Messages, tools: list[Any] | None = None) -> list[str]:
+    chat = loss_spans(template, "all").find(Conversation(messages, tools))
+    return [f"{one.kind}: {one.which}" for one in chat.left_out]
+
+
+@pytest.mark.parametrize("template", [CHATML, CHATML_MARKED, LLAMA3, GEMMA, MISTRAL, GLM])
+def test_nothing_is_missing_from_plain_conversations(template: str) -> None:
+    assert missing(template, [*TALK, user("  spaced\n\n out \n"), bot(" yes ")]) == []
+
+
+def test_what_a_template_leaves_out_is_told_once_of_each_kind() -> None:
+    call = {"function": {"name": "find", "arguments": {"where": 'a "b"\n', "deep": [{"k": "é"}], "n": 3}}}
+    talk = [
+        SYSTEM,
+        user("q"),
+        bot("so", reasoning_content="because", tool_calls=[call]),
+        bot("a", reasoning_content="b c"),
+    ]
+    tools = [{"type": "function", "function": {"name": "find"}}]
+    assert missing(CHATML, talk, tools) == [
+        "thoughts of the assistant: message 2, 'because'",
+        "calls of tools: message 2, 'find'",
+        "arguments of calls: message 2, 'where'",
+        "descriptions of tools: 'find'",
+    ]
+    silent = CHATML.replace("for message in messages", "for message in messages if message.role != 'system'")
+    assert missing(silent, [SYSTEM, *TALK]) == ["what the system says: message 0, 'be nice'"]
+    # However an argument is spelled, it is there.
+    shown = CHATML.replace(
+        "message.content +",
+        "message.content + (message.tool_calls | default([]) | tojson) + (tools | tojson) +",
+    )
+    assert missing(shown, [SYSTEM, user("q"), bot("so", tool_calls=[call])], tools) == []
+    named = CHATML.replace("message.content +", "message.content + 'find where deep k a \"b\" \u00e9' +")
+    assert missing(named, [user("q"), bot("so", tool_calls=[call])]) == []
+    text = {"function": {"name": "find", "arguments": '{"where": "there"}'}}
+    assert missing(named, [user("q"), bot("so", tool_calls=[text])]) == [
+        "arguments of calls: message 1, 'there'"
+    ]
+
+
+def test_an_argument_that_is_left_out_does_not_cost_the_row() -> None:
+    half = CHATML.replace(
+        "message.content +",
+        "message.content + (message.tool_calls[0].function.name if message.tool_calls else '') +",
+    )
+    call = bot("so", tool_calls=[{"function": {"name": "find", "arguments": {"x": "there"}}}])
+    chat = loss_spans(half).find(Conversation([user("q"), call]))
+    assert [(one.kind, one.which) for one in chat.left_out] == [("arguments of calls", "message 1, 'x'")]
+    assert [chat.text[start:end] for start, end in chat.spans] == ["sofind<|im_end|>"]
 
 
 # --- templates ---

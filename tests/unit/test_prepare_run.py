@@ -272,10 +272,21 @@ def test_a_template_that_refuses_many_rows_is_told_early(tmp_path: Path) -> None
     survey(recipe_of(write_rows(tmp_path / "d.jsonl", conversations(600)), model), console)
     (text,) = warned
     assert re.match(r"\d+ of the first 512 rows get no loss mask: ", text)
-    assert "rewrites history; give --loss-mask last-turn or all, or --chat-template FILE" in text
+    assert "rewrites history; give --loss-mask last-turn or all, --loss-mask template:FILE" in text
     assert "of d.jsonl" in text
-    survey(recipe_of(tmp_path / "d.jsonl", model, loss_mask="last-turn"), console)
-    assert len(warned) == 1
+    _, tally = survey(recipe_of(tmp_path / "d.jsonl", model, loss_mask="last-turn"), console)
+    # Once of each kind, what the samples are without; and how many at the end.
+    assert [warning.partition(" (")[0] for warning in warned[1:]] == [
+        "the chat template does not show what a user says",
+        "the chat template does not show what the assistant says",
+    ]
+    assert all(warning.endswith("how many are is said at the end") for warning in warned[1:])
+    lines = [line for line in tally_lines(tally) if line.startswith("not shown by the chat template: ")]
+    assert re.match(
+        r"not shown by the chat template: \d+ × what the assistant says \(message 1, '.*'\) \(first: row \d+ of d.jsonl\)",
+        lines[0],
+    )
+    assert len(lines) == 2
 
 
 def test_reasons_are_counted_without_their_particulars() -> None:

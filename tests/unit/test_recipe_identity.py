@@ -18,11 +18,11 @@ from hiddenfeed.layout import run_document_key, skipped_key, tokens_key
 from hiddenfeed.run import RunIdentity, fingerprint, identity_differences
 from hiddenfeed.store.memory import MemoryStore
 from producer.console import Console
-from producer.identity import identify, refuse_differences, run_id_of
+from producer.identity import PREPARATION, identify, refuse_differences, run_id_of
 from producer.prepare import Prepared, prepare
 from producer.publish import find_run, publish
 from producer.recipe import Recipe, make_recipe
-from tests.tiny_chat import CHATML, LLAMA3, conversations, write_model_folder, write_rows
+from tests.tiny_chat import CHATML, CHATML_MARKED, LLAMA3, conversations, write_model_folder, write_rows
 
 
 class Inputs:
@@ -103,6 +103,38 @@ def test_content_that_matters_changes_the_identity(
     change(inputs)
     (difference,) = identity_differences(before, inputs.identity())
     assert difference.startswith("data: data.jsonl from " if field == "data" else f"{field}: from ")
+
+
+def test_a_run_of_another_preparation_is_finished_as_it_is_or_made_anew(
+    inputs: Inputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, recipe = MemoryStore(), inputs.recipe()
+    monkeypatch.setattr("producer.identity.PREPARATION", 1)
+    older = publish(store, "r-1", recipe, identify(recipe), inputs.prepared(recipe))
+    monkeypatch.undo()
+    identity = identify(recipe)
+    assert fingerprint(identity) != older.fingerprint
+    with pytest.raises(ConfigError) as caught:
+        refuse_differences(older, identity)
+    text = str(caught.value)
+    assert (
+        f"preparation (how this version of the program makes samples of rows): from 1 to {PREPARATION}"
+        in text
+    )
+    assert text.endswith("or finish it as it was prepared with `python -m producer wait r-1`")
+
+
+def test_marks_of_a_template_are_part_of_the_identity_by_their_text(inputs: Inputs) -> None:
+    (inputs.folder / "a.jinja").write_text(CHATML_MARKED)
+    (inputs.folder / "b.jinja").write_text(CHATML_MARKED)
+    first = inputs.identity(loss_mask=f"template:{inputs.folder / 'a.jinja'}")
+    assert first.loss_mask.startswith("template:")
+    assert inputs.identity(loss_mask=f"template:{inputs.folder / 'b.jinja'}") == first
+    (inputs.folder / "b.jinja").write_text(CHATML_MARKED + " ")
+    (difference,) = identity_differences(
+        first, inputs.identity(loss_mask=f"template:{inputs.folder / 'b.jinja'}")
+    )
+    assert difference.startswith("loss_mask: from 'template:")
 
 
 def test_places_and_names_do_not_matter(inputs: Inputs, tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ import pytest
 from hiddenfeed.errors import ConfigError
 from producer.columns import SPELLINGS, Columns, canonical_columns, choose_columns
 from producer.parse_row import content_of, parse_row, sample_id_of
+from producer.roles import ROLES
 from producer.rows import Cause, Conversation, RawRow, RowError, SkippedRow, SourceRow, Text, Tokens
-from producer.turns import ROLES
 
 USER = {"role": "user", "content": "hi"}
 BOT = {"role": "assistant", "content": "hello"}
@@ -37,13 +37,18 @@ def reason(values: dict[str, Any]) -> str:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"text": "x", "input_ids": [1], "messages": [USER], "id": 3}, "column messages, ids from column id, not used: input_ids, text"),
+        ({"text": "x", "input_ids": [1], "messages": [USER], "id": 3}, "column messages, ids from column id, not used: text, input_ids"),
         ({"messages": None, "text": "x"}, "column text, ids made from row numbers"),
         ({"conversation": [USER], "conversation_id": "x"}, "column conversation, ids from column conversation_id"),
         ({"instruction": "a", "input": "", "output": "b", "text": "c"}, "columns instruction and input and output, ids made from row numbers, not used: text"),
         ({"question": "a", "answer": "b", "system_prompt": "s"}, "columns question and answer, system from column system_prompt, ids made from row numbers"),
         ({"input_ids": [1], "labels": [1]}, "column input_ids, loss mask from column labels, ids made from row numbers"),
         ({"input_ids": [1], "attention_mask": [1]}, "column input_ids, no loss mask, ids made from row numbers"),
+        ({"Messages": [USER], "ID": 3, "tools": [], "Source": "x", "lang": None}, "column Messages, tools from column tools, ids from column ID, not used: Source"),
+        ({"data": ["a", "b"], "text": "x"}, "column text, ids made from row numbers, not used: data"),
+        ({"data": ["a", "b"], "id": "x"}, "column data, ids from column id"),
+        ({"question": "a", "answer": "b", "context": "c", "history": []}, "columns question and context and answer, history from column history, ids made from row numbers"),
+        ({"text": "x", **{f"c{n}": n for n in range(10)}}, "column text, ids made from row numbers, not used: c0, c1, c2, c3, c4, c5, c6, c7 and 2 more"),
     ],
 )  # fmt: skip
 def test_columns_are_recognised_in_order_of_preference(values: dict[str, Any], said: str) -> None:
@@ -55,14 +60,14 @@ def test_rows_that_nothing_is_recognised_in() -> None:
     skipped = parse_row(RawRow("f", 3, "line 4", b'{"title": "y", "id": 7}'), AUTO)
     assert isinstance(skipped, SkippedRow)
     assert skipped.reason.startswith("line 4 has none of messages, conversations, ")
-    assert skipped.reason.endswith("; it has title, id")
+    assert skipped.reason.endswith("; it has title, id; name its columns, for example --columns text=title")
 
 
 def test_columns_of_ones_own() -> None:
     columns = choose_columns("auto", "messages=chat, id=uuid")
     row = {"chat": [USER, BOT], "uuid": "u1", "id": 5, "messages": "not it", "text": "nor it"}
     shape = columns.shape_of(row)
-    assert str(shape) == "column chat, ids from column uuid"
+    assert str(shape) == "column chat, ids from column uuid, not used: id, messages, text"
     assert columns.shape_of({"text": "x"}) is None
     # A format that is asked for is the only one, whatever else is there.
     assert read({"text": "x", "messages": [USER]}, choose_columns("text", "")) == Text("x")
@@ -349,3 +354,98 @@ def test_the_page_about_data_has_every_column_role_and_filter() -> None:
     for role in ROLES:
         assert re.search(rf"\b{re.escape(role)}\b", page), role
     assert all(f"| {cause} |" in page for cause in get_args(Cause))
+
+
+# --- conversations in other shapes ---
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"data": ["hi", "hello"]},
+        {"conversation": [{"input": "hi", "output": "hello"}]},
+        {"conversation": [{"human": "hi", "assistant": "hello"}]},
+        {"messages": {"role": ["user", "assistant"], "content": ["hi", "hello"]}},
+        {"conversations": {"from": ["human", "gpt"], "value": ["hi", "hello"], "weight": None}},
+        {"messages": [["human", "hi"], ["ai", "hello"]]},
+        {"Conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "hello"}]},
+        {"Instruction": "hi", "Response": "hello"},
+        {"prompt": "hi", "chosen": [USER, BOT], "response": [USER, BOT]},
+        {"prompt": [USER], "completion": [USER, BOT]},
+        {"instruction": "hi", "output": "hello", "history": []},
+        {"instruction": "hi", "output": "hello", "history": None},
+    ],
+)
+def test_conversations_in_other_shapes(values: dict[str, Any]) -> None:
+    assert read(values) == Conversation([USER, BOT])
+
+
+def test_what_was_said_before_a_prompt_comes_before_it() -> None:
+    first, second = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
+    for history in ([["a", "b"]], [{"user": "a", "assistant": "b"}], [first, second]):
+        got = read({"instruction": "hi", "output": "hello", "history": history, "system": "s"})
+        assert got.messages == [{"role": "system", "content": "s"}, first, second, USER, BOT]
+    assert "history is a number, not a list" in reason({"instruction": "a", "output": "b", "history": 3})
+    # A question that nobody answered yet.
+    unanswered = read({"conversation": [{"input": "a", "output": None}, BOT]}).messages
+    assert unanswered == [first, BOT]
+
+
+def test_lists_that_do_not_fit_together() -> None:
+    uneven = {"role": ["user", "assistant"], "content": ["hi"]}
+    assert reason({"messages": uneven}) == "messages.content has 1 entries for 2 of messages.role"
+
+
+def test_several_calls_in_one_message() -> None:
+    calls = [{"name": "f", "arguments": {}}, {"name": "g", "parameters": {"x": 1}}]
+    talk = {
+        "conversations": [
+            {"from": "human", "value": "a"},
+            {"from": "function_call", "value": json.dumps(calls)},
+        ]
+    }
+    made = read(talk).messages[1]["tool_calls"]
+    assert [call["function"] for call in made] == [
+        {"name": "f", "arguments": {}},
+        {"name": "g", "arguments": {"x": 1}},
+    ]
+
+
+def test_functions_as_openai_had_them_become_tools() -> None:
+    described = {"name": "f", "parameters": {}}
+    got = read({"messages": [USER, BOT], "functions": [described]})
+    assert got.tools == [{"type": "function", "function": described}]
+    assert "functions is text" in reason({"messages": [USER, BOT], "functions": "f"})
+
+
+@pytest.mark.parametrize(("weight", "kept"), [(0, 0), (1, 1), (0.0, 0), (True, 1)])
+def test_weights_of_turns(weight: Any, kept: int) -> None:
+    assert read({"messages": [USER, {**BOT, "weight": weight}]}).messages[1]["weight"] == kept
+
+
+@pytest.mark.parametrize("weight", [0.5, 2, -1, "0", []])
+def test_weights_that_are_none(weight: Any) -> None:
+    assert "messages[1]: weight is " in reason({"messages": [USER, {**BOT, "weight": weight}]})
+    # Of those that learn nothing it does not matter.
+    assert len(read({"messages": [{**USER, "weight": weight}, BOT]}).messages) == 2
+
+
+@pytest.mark.parametrize(
+    ("row", "way_out"),
+    [
+        ({"chat": [USER, BOT], "title": "x"}, "give --columns messages=chat"),
+        ({"rejected": [USER, BOT], "chosen": [USER, BOT]}, "give --columns messages=chosen"),
+        ({"tokens": [1, 2]}, "give --columns input_ids=tokens"),
+        ({"q": "a", "a": "b", "n": 1}, "name its columns, for example --columns prompt=q,response=a"),
+        ({"chosen": "a", "rejected": "b"}, "name its columns, for example --columns text=chosen"),
+        ({"a": 1, "b": {}}, "name its columns, for example --columns messages=NAME"),
+        (
+            {"prompt": "a", "chosen": "b", "rejected": "c"},
+            "--columns response=chosen takes the preferred one",
+        ),
+    ],
+)
+def test_what_is_not_recognised_says_what_would_be(row: dict[str, Any], way_out: str) -> None:
+    skipped = parse_row(RawRow("f", 0, "line 1", json.dumps(row).encode()), AUTO)
+    assert isinstance(skipped, SkippedRow)
+    assert skipped.reason.endswith(way_out)

@@ -42,7 +42,7 @@ DOCUMENT = RunDocument(
         {"loss_mask": "all"}, {"max_length": 1}, {"overlength": "drop"}, {"min_length": 2}, {"taps": (1, 15, 29)},
         {"min_loss_tokens": 2}, {"duplicates": "drop"}, {"data_format": "text"}, {"columns": "id=uuid"},
         {"final_state": "post"}, {"dtype": "float32"}, {"micro_batch_tokens": 1}, {"target_file_bytes": 1}, {"seed": 1},
-        {"format_version": 2},
+        {"format_version": 2}, {"preparation": 2},
     ],
 )  # fmt: skip
 def test_every_field_changes_the_fingerprint_and_is_named(change: dict[str, Any]) -> None:
@@ -50,7 +50,11 @@ def test_every_field_changes_the_fingerprint_and_is_named(change: dict[str, Any]
     assert fingerprint(other) != fingerprint(IDENTITY)
     (difference,) = identity_differences(IDENTITY, other)
     name = next(iter(change))
-    assert difference.startswith("data: a.jsonl from 10 bytes (00)" if name == "data" else f"{name}: from ")
+    said = {
+        "data": "data: a.jsonl from 10 bytes (00)",
+        "preparation": "preparation (how this version of the program makes samples of rows): from 1 to 2",
+    }
+    assert difference.startswith(said.get(name, f"{name}: from "))
 
 
 def test_data_that_differs_is_named_by_file() -> None:
@@ -69,7 +73,7 @@ def test_data_that_differs_is_named_by_file() -> None:
 
 def test_all_fields_are_covered_above() -> None:
     fields = {field.name for field in msgspec.structs.fields(RunIdentity)}
-    assert len(fields) == 20
+    assert len(fields) == 21
 
 
 def test_the_fingerprint_is_stable() -> None:
@@ -79,7 +83,7 @@ def test_the_fingerprint_is_stable() -> None:
 
 def test_a_run_that_was_stored_before_a_field_was_added_is_the_same_run() -> None:
     stored = msgspec.to_builtins(DOCUMENT)
-    for added in ("min_loss_tokens", "duplicates", "data_format", "columns"):
+    for added in ("min_loss_tokens", "duplicates", "data_format", "columns", "preparation"):
         del stored["identity"][added]
     assert decode_run_document(msgspec.json.encode(stored), "run.json") == DOCUMENT
 

@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.settings.catalogue import DataSettings
 from hiddenfeed.errors import ConfigError
 from producer.digest_set import DigestSet
 from producer.duplicates import Duplicates
+from producer.loss_spans import mode_of
 from producer.rows import Content, Conversation, SkippedRow, SourceRow, Text, Tokens
 from producer.samples import Sample, SampleMaker
 from tests.tiny_chat import CHATML, VOCABULARY, loss_spans, pretrained, tiny_tokenizer
@@ -20,9 +21,10 @@ from tests.tiny_chat import CHATML, VOCABULARY, loss_spans, pretrained, tiny_tok
 TALK = Conversation([{"role": "user", "content": "you"}, {"role": "assistant", "content": "fine"}])
 
 
-def make(*contents: Content, **settings: Any) -> list[Sample | SkippedRow]:
-    data = DataSettings(**settings)
-    maker = SampleMaker(tiny_tokenizer(), loss_spans(CHATML, data.loss_mask), VOCABULARY, data)
+def make(*contents: Content, **limits: Any) -> list[Sample | SkippedRow]:
+    data = DataSettings(**limits)
+    spans = loss_spans(CHATML, mode_of(data.loss_mask))
+    maker = SampleMaker(tiny_tokenizer(), spans, VOCABULARY, data)
     return maker.make([SourceRow("d", row, None, content) for row, content in enumerate(contents)])
 
 
@@ -113,6 +115,74 @@ def test_eos_is_not_doubled_at_the_end() -> None:
     assert isinstance(once, Sample)
     assert isinstance(twice, Sample)
     assert once.ids.tolist() == twice.ids.tolist()
+
+
+def test_ends_that_given_tokens_have_twice_stay_once_with_their_mask_and_are_counted() -> None:
+    bos, eos = 0, 1
+    double, single, padded = make(
+        tokens(bos, bos, 5, eos, eos, mask=[1, 0, 0, 1, 0]),
+        tokens(bos, 5, bos, bos, eos, mask=[0, 0, 0, 0, 1]),
+        tokens(bos, 5, eos, eos, eos, mask=[0, 1, 0, 0, 0]),
+    )
+    assert isinstance(double, Sample)
+    assert (double.ids.tolist(), double.mask.tolist(), double.undoubled) == ([bos, 5, eos], [0, 0, 1], True)
+    assert isinstance(single, Sample)
+    assert (len(single.ids), single.undoubled) == (5, False)
+    assert isinstance(padded, Sample)
+    assert (padded.ids.tolist(), padded.mask.tolist()) == ([bos, 5, eos], [0, 1, 0])
+
+
+# --- texts that are much longer than what is kept of them ---
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.text("ab é\n0<|im_start|>", min_size=1, max_size=60)
+        | st.sampled_from(["<s>", "hello ", "x" * 300]),
+        min_size=20,
+        max_size=60,
+    ),
+    st.integers(1, 12),
+)
+def test_the_beginning_of_a_long_text_has_the_tokens_of_the_whole(pieces: list[str], limit: int) -> None:
+    tokenizer, text = tiny_tokenizer(), "".join(pieces) * 3
+    span = [(len(text) // 50, len(text))]
+    (part,), (whole,) = (tokenizer.encode_chats([text], [span], most) for most in (limit, 10**6))
+    assert whole.whole
+    if part.whole:
+        assert part.ids.tolist() == whole.ids.tolist()
+    else:
+        assert len(part.ids) == limit + 1
+        assert part.ids.tolist() == whole.ids.tolist()[: limit + 1]
+        assert part.mask.tolist() == whole.mask.tolist()[: limit + 1]
+
+
+def test_a_word_without_end_is_tokenised_as_far_as_it_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    tokenizer = tiny_tokenizer()
+
+    class Counting:
+        def __init__(self, core: Any) -> None:
+            self.encode_batch = core.encode_batch
+            self._core = core
+
+        def encode(self, text: str, **options: Any) -> Any:
+            asked.append(len(text))
+            return self._core.encode(text, **options)
+
+    tokenizer.core = Counting(tokenizer.core)
+    word = "ab" * 500_000
+    (encoded,) = tokenizer.encode_chats([word], [[(3, len(word))]], 100)
+    assert (len(encoded.ids), encoded.whole, encoded.mask.tolist().count(0)) == (101, False, 3)
+    assert sum(asked) < 10_000
+
+
+def test_what_is_said_of_a_text_that_was_not_tokenised_whole() -> None:
+    talk = Conversation([{"role": "user", "content": "hello " * 9000}, {"role": "assistant", "content": "x"}])
+    cut, dropped = make(talk, max_length=50)[0], make(talk, max_length=50, overlength="drop")[0]
+    assert reason(cut).startswith("0 tokens to be predicted within --max-length 50, of at least 51 are fewer")
+    assert reason(dropped) == "at least 51 tokens are more than --max-length 50"
 
 
 def test_given_tokens_take_their_mask_or_none() -> None:

@@ -73,6 +73,19 @@ def test_a_folder_is_all_its_files_of_rows_in_natural_order(tmp_path: Path) -> N
     assert texts(find_files(str(tmp_path))) == ["part-9.jsonl", "part-10.jsonl", "sub/a.parquet"]
 
 
+def test_names_in_capitals_are_rows_too(tmp_path: Path) -> None:
+    write(tmp_path / "A.JSONL", "a")
+    write(tmp_path / "b.Parquet", "b")
+    write(tmp_path / "C.JSON.GZ", "c")
+    assert found(tmp_path)[0] == ["A.JSONL", "C.JSON.GZ", "b.Parquet"]
+
+
+def test_separated_values_are_one_error_with_the_way_out(tmp_path: Path) -> None:
+    (tmp_path / "chats.CSV").write_text("role,content\nuser,hello\n")
+    with pytest.raises(ConfigError, match=r"chats\.CSV is a file of separated values; write it as Parquet"):
+        texts(find_files(str(tmp_path / "chats.CSV")))
+
+
 def test_a_name_that_is_no_text_can_be_told(tmp_path: Path) -> None:
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.jsonl"))
     write(path, "a")

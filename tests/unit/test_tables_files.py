@@ -217,7 +217,7 @@ def test_a_table_without_a_column_that_makes_a_sample_is_an_error(tmp_path: Path
     with pytest.raises(ConfigError) as caught:
         read(tmp_path / "data")
     assert f"{tmp_path / 'data'} has none of messages, " in str(caught.value)
-    assert "it has title, id; name its column, for example --columns messages=NAME" in str(caught.value)
+    assert "it has title, id; name its columns, for example --columns text=title" in str(caught.value)
 
 
 @WRITERS
