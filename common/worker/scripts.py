@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from common.queue_scripts import PLAIN
+from common.queues.scripts import PLAIN
 
 #: KEYS: intermediate list, job, started registry, execution, executions of the job, executions of the worker.
 #: ARGV: job id, execution id, lease, start as rq writes times, worker, queue.
