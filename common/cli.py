@@ -13,6 +13,7 @@ import msgspec
 
 from common.settings.resolve import Resolved, add_flags, resolve
 from hiddenfeed.errors import HiddenfeedError
+from hiddenfeed.shell import exit_code_of
 
 #: A command's body: gets its settings and the parsed arguments that are not settings; returns the exit code.
 Body = Callable[[Resolved, argparse.Namespace], int]
@@ -56,26 +57,16 @@ class Command:
     def run(self, arguments: Sequence[str]) -> int:
         """Run with the process's environment; returns the exit code, errors printed as one line."""
         parsed = self.parser.parse_args(arguments)
-        try:
-            complete = not parsed.show_config and self._complete(parsed)
-            settings = resolve(self.groups, parsed, os.environ, complete=complete, defaults=self._defaults)
-            if parsed.show_config:
-                for name, value, source in _as_a_process_sees_them(settings).table():
-                    print(f"{name:32} {value:32} {source}")
-                return 0
-            code = self.body(settings, parsed)
-            sys.stdout.flush()
-            return code
-        except HiddenfeedError as error:
-            print(f"error: {error}", file=sys.stderr)
-            return error.exit_code
-        except KeyboardInterrupt:
-            print("interrupted", file=sys.stderr)
-            return 130
-        except BrokenPipeError:
-            # Whoever read us has seen enough; nothing more can be written, not even at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 0
+        return exit_code_of(lambda: self._run(parsed))
+
+    def _run(self, parsed: argparse.Namespace) -> int:
+        complete = not parsed.show_config and self._complete(parsed)
+        settings = resolve(self.groups, parsed, os.environ, complete=complete, defaults=self._defaults)
+        if not parsed.show_config:
+            return self.body(settings, parsed)
+        for name, value, source in _as_a_process_sees_them(settings).table():
+            print(f"{name:32} {value:32} {source}")
+        return 0
 
 
 def dispatch(prog: str, summary: str, commands: Sequence[Command], arguments: Sequence[str]) -> int:

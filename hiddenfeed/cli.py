@@ -9,12 +9,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from hiddenfeed.errors import ConfigError, DataError, HiddenfeedError
+from hiddenfeed.errors import ConfigError, DataError
 from hiddenfeed.layout import run_document_key
 from hiddenfeed.options import StoreOptions
 from hiddenfeed.reader import RunReader, split_run_url
 from hiddenfeed.report import list_lines, run_lines, sample_lines, tidy_lines, verification_lines
 from hiddenfeed.run_list import list_runs
+from hiddenfeed.shell import exit_code_of
 from hiddenfeed.skipped import count_reasons
 from hiddenfeed.store import Store, open_store
 from hiddenfeed.store_flags import add_store_flags, store_options
@@ -27,20 +28,7 @@ _TOKENS_SHOWN = 20
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code. Errors are one line on stderr."""
     flags = _parser().parse_args(arguments)
-    try:
-        code: int = flags.body(flags)
-        sys.stdout.flush()
-    except HiddenfeedError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        # Whoever read us has seen enough; nothing more can be written, not even at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    return code
+    return exit_code_of(lambda: flags.body(flags))
 
 
 def _parser() -> argparse.ArgumentParser:

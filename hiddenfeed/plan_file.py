@@ -6,11 +6,10 @@ the store in ranges, so that what a question does not need is not fetched.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +19,7 @@ import pyarrow.parquet as pq
 
 from hiddenfeed.errors import DataError
 from hiddenfeed.layout import tokens_key
+from hiddenfeed.ranged_reader import RangedReader
 from hiddenfeed.store.base import Store
 
 TOKENS_SCHEMA = pa.schema(
@@ -90,7 +90,7 @@ class PlanFile:
         self._size = _size_of(store, self._key)
         with self._reading():
             # No read-ahead: its threads abort the process when it ends while they still read.
-            file = pq.ParquetFile(_RangedFile(store, self._key, self._size), pre_buffer=False)
+            file = pq.ParquetFile(self._file(), pre_buffer=False)
             self._metadata, schema = file.metadata, file.schema_arrow
         _check_schema(schema, TOKENS_SCHEMA, self._key)
 
@@ -131,13 +131,15 @@ class PlanFile:
             raise DataError(f"{self._key} has no batch {batch_id}: it plans {self.batches} batches")
         with self._reading():
             # A file object of its own per call: its position belongs to one thread.
-            source = _RangedFile(self._store, self._key, self._size)
             # No read-ahead threads on a Python file: they now and then abort a process at its end.
-            file = pq.ParquetFile(source, metadata=self._metadata, pre_buffer=False)
+            file = pq.ParquetFile(self._file(), metadata=self._metadata, pre_buffer=False)
             table = file.read_row_group(batch_id, columns=list(columns), use_threads=False)
         if any(table[name].null_count for name in columns):
             raise DataError(f"{self._key}: batch {batch_id} has rows with missing values")
         return table
+
+    def _file(self) -> RangedReader:
+        return RangedReader(partial(self._store.read, self._key), self._size)
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -154,39 +156,6 @@ def parse_table(data: bytes, key: str, schema: pa.Schema) -> pa.Table:
         table = file.read(use_threads=False)
         _check_schema(table.schema, schema, key)
         return table.select(schema.names).cast(schema)
-
-
-class _RangedFile(io.RawIOBase):
-    """An object of a store as a read-only file with a position; every read is one ranged read."""
-
-    def __init__(self, store: Store, key: str, size_bytes: int) -> None:
-        super().__init__()
-        self._store, self._key, self._size, self._position = store, key, size_bytes, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        origin = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
-        self._position = origin + offset
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def size(self) -> int:
-        """Bytes of the object."""
-        return self._size
-
-    def readinto(self, buffer: Any) -> int:
-        wanted = min(len(buffer), max(0, self._size - self._position))
-        data = self._store.read(self._key, self._position, wanted) if wanted else b""
-        buffer[: len(data)] = data
-        self._position += len(data)
-        return len(data)
 
 
 def _size_of(store: Store, key: str) -> int:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from common.weights import digest_of
 from hiddenfeed.errors import ConfigError
@@ -74,41 +74,6 @@ class LocalFile:
         except OSError as error:
             raise ConfigError(f"{self.path} cannot be read: {error.strerror or error}") from None
         return stat.st_size, str(stat.st_mtime_ns)
-
-
-class RangedReader(io.RawIOBase):
-    """Bytes that are had by place, as a read-only file with a position of its own."""
-
-    def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
-        """`read(start, length)` gives those bytes, fewer only at the end."""
-        super().__init__()
-        self._read, self._size, self._position = read, size, 0
-
-    def readable(self) -> bool:
-        """True."""
-        return True
-
-    def seekable(self) -> bool:
-        """True."""
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move to a place, which may be beyond the end."""
-        origin = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
-        self._position = origin + offset
-        return self._position
-
-    def tell(self) -> int:
-        """The place."""
-        return self._position
-
-    def readinto(self, buffer: Any) -> int:
-        """Fill `buffer`, as far as there is something to fill it with."""
-        wanted = min(len(buffer), max(0, self._size - self._position))
-        data = self._read(self._position, wanted) if wanted else b""
-        buffer[: len(data)] = data
-        self._position += len(data)
-        return len(data)
 
 
 def hash_data(files: Sequence[DataFile]) -> list[str]:

@@ -14,6 +14,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from common.retry import keep_trying
 from hiddenfeed.errors import ConfigError
 from hiddenfeed.options import MIB, StoreOptions
+from hiddenfeed.ranged_reader import RangedReader
 from hiddenfeed.store.s3_client import S3Place, make_client
 from hiddenfeed.store.s3_errors import (
     NOT_FOUND,
@@ -23,7 +24,7 @@ from hiddenfeed.store.s3_errors import (
     from_reply,
     translated,
 )
-from producer.sources.files import DataFile, FileState, RangedReader
+from producer.sources.files import DataFile, FileState
 from producer.sources.folder import Say, files_of_rows, natural
 from producer.sources.pattern import translate
 

@@ -13,7 +13,8 @@ from typing import IO
 
 from hiddenfeed.errors import ConfigError
 from hiddenfeed.options import MIB
-from producer.sources.files import FileState, RangedReader
+from hiddenfeed.ranged_reader import RangedReader
+from producer.sources.files import FileState
 
 _COPY_BYTES = MIB
 
