@@ -1,12 +1,20 @@
-"""What is said when a model's folder or hub id leads nowhere: one sentence for each way it can."""
+"""The way to the hub: whether it answers, and what is said when a folder or hub id leads nowhere."""
 
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
 from hiddenfeed.errors import ConfigError, HiddenfeedError, TransientError
+
+Noun = Literal["model", "dataset"]
+
+#: How long the hub may take to answer, unless HF_HUB_ETAG_TIMEOUT sets another time.
+_PATIENCE_SECONDS = 5.0
 
 _NOT_THERE = {"RepositoryNotFoundError", "HFValidationError"}
 _AWAY = {
@@ -34,13 +42,68 @@ def local_folder(model: str) -> Path | None:
     return None
 
 
+@contextmanager
+def hub_or_cache(noun: Noun, name: str, say: Callable[[str], object]) -> Iterator[None]:
+    """Within it a hub that does not answer is not asked: what the local cache has is found at once, the rest is refused.
+
+    The hub's client by itself would ask six times for each file, which takes half a minute where
+    connections are refused and several where nothing answers. `say` is told. For one thread at a time; nothing
+    is asked for a model that is a folder.
+    """
+    if noun == "model" and local_folder(name) is not None:
+        yield
+        return
+    from huggingface_hub import constants  # half a second to import
+
+    patience = float(os.environ.get("HF_HUB_ETAG_TIMEOUT") or _PATIENCE_SECONDS)
+    if constants.is_offline_mode() or _answers(noun, name, patience):
+        yield
+        return
+    say(
+        f"the hub ({constants.ENDPOINT}) does not answer: {noun} {name} is looked for in the local cache alone "
+        "(HF_HUB_OFFLINE=1 does so without asking)"
+    )
+    constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = False
+
+
+def _answers(noun: Noun, name: str, patience_seconds: float) -> bool:
+    """True if the hub says anything about the repository in time, a refusal included."""
+    from huggingface_hub import get_session, hf_hub_url
+    from huggingface_hub.errors import HfHubHTTPError
+
+    # The HTTP library below the client is one or another by version.
+    failures: tuple[type[Exception], ...] = (OSError, HfHubHTTPError.__bases__[0])
+    answered: list[bool] = []
+
+    def ask() -> None:
+        try:
+            reply = get_session().head(url, timeout=patience_seconds, follow_redirects=False)
+        except failures:
+            return
+        answered.append(reply.status_code < 500)
+
+    try:
+        url = hf_hub_url(name, "README.md", repo_type=noun)
+    except ValueError:
+        return True  # no name that a repository can have, as whoever asks for it will be told
+    # No timeout holds for a name server that is silent.
+    thread = threading.Thread(target=ask, name="is the hub there", daemon=True)
+    thread.start()
+    thread.join(patience_seconds + 1.0)
+    return answered == [True]
+
+
 def model_error(model: str, revision: str | None, what: str, error: BaseException) -> HiddenfeedError:
     """The sentence for what transformers raised while it looked for `what` of a model."""
     return hub_error("model", model, revision, what, error)
 
 
 def hub_error(
-    noun: Literal["model", "dataset"], name: str, revision: str | None, what: str, error: BaseException
+    noun: Noun, name: str, revision: str | None, what: str, error: BaseException
 ) -> HiddenfeedError:
     """The sentence for what was raised on the way to `what` of a model or dataset of the hub."""
     kinds = {type(link).__name__ for link in _chain(error)}
@@ -58,7 +121,10 @@ def hub_error(
             return ConfigError(
                 f"{noun} {name} is not in the local cache and HF_HUB_OFFLINE forbids asking the hub"
             )
-        return TransientError(f"{noun} {name} is not in the local cache and the hub cannot be reached")
+        return TransientError(
+            f"{noun} {name} is not in the local cache and the hub cannot be reached: try again when it can, or give a "
+            f"local {'folder' if noun == 'model' else 'file or folder'} in place of its name"
+        )
     return ConfigError(f"{what} of {noun} {name} cannot be read: {_first_sentence(error)}")
 
 

@@ -13,9 +13,12 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from common.hub import local_folder, model_error, quiet_libraries
+from common.hub import hub_or_cache, local_folder, model_error, quiet_libraries
+from common.logs import get_logger
 from gpu_worker.structure import dissect
 from hiddenfeed.errors import ConfigError, HiddenfeedError
+
+log = get_logger("model")
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
@@ -87,7 +90,8 @@ def load_pretrained(source: ModelSource) -> nn.Module:
     """
     quiet_libraries()
     try:
-        model, info = _load(source, str(local_folder(source.name) or source.name))
+        with hub_or_cache("model", source.name, log.warning):
+            model, info = _load(source, str(local_folder(source.name) or source.name))
     except torch.OutOfMemoryError:
         raise ConfigError(f"model {source} does not fit into the memory of {source.device}") from None
     except _LOAD_ERRORS as error:

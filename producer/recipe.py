@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from common.hub import local_folder
+from common.hub import hub_or_cache, local_folder
 from common.settings.catalogue import DataSettings, PlanSettings
 from common.settings.combinations import check_lengths, check_names
 from hiddenfeed.batch_layout import bytes_per_token
@@ -124,10 +124,11 @@ def make_recipe(
     files = find_files(data.data, options, say)
     if local_folder(data.model) is None:
         say(f"looking for model {data.model} in the local cache and on the hub")
-    model = read_model_facts(data.model, data.model_revision)
-    data = _within_positions(data, model, say)
-    taps = parse_taps(data.taps, model.num_blocks)
-    tokenizer, own_template = load_tokenizer(model)
+    with hub_or_cache("model", data.model, say):
+        model = read_model_facts(data.model, data.model_revision)
+        data = _within_positions(data, model, say)
+        taps = parse_taps(data.taps, model.num_blocks)
+        tokenizer, own_template = load_tokenizer(model)
     template = _template(data, tokenizer, own_template)
     marking = _marking(data, tokenizer)
     pinned = f" at {model.revision[:12]}" if model.revision else ""

@@ -10,7 +10,7 @@ from typing import Any
 from huggingface_hub import HfApi, hf_hub_download, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError
 
-from common.hub import hub_error, quiet_hub
+from common.hub import hub_error, hub_or_cache, quiet_hub
 from hiddenfeed.errors import ConfigError
 from producer.sources.files import DataFile, LocalFile
 from producer.sources.folder import Say, files_of_rows, is_rows, natural
@@ -36,6 +36,11 @@ def find_on_hub(url: str, say: Say) -> list[DataFile]:
     quiet_hub()
     name, revision, pattern = asked["name"], asked["revision"], asked["pattern"]
     say(f"looking for dataset {name} on the hub and in the local cache")
+    with hub_or_cache("dataset", name, say):
+        return _find(name, revision, pattern, say)
+
+
+def _find(name: str, revision: str | None, pattern: str | None, say: Say) -> list[DataFile]:
     try:
         info = HfApi().dataset_info(name, revision=revision)
     except _FAILURES as error:

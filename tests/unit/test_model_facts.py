@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,29 +39,77 @@ for model, revision in json.loads(sys.argv[2]):
 """
 
 
-def test_a_model_in_the_hubs_cache_is_pinned_to_its_commit(tmp_path: Path) -> None:
-    root = tmp_path / "hub" / "models--org--tiny"
+@pytest.fixture
+def silent_hub() -> Iterator[tuple[str, list[str]]]:
+    """URL of a hub that takes connections and says nothing, and the first lines of what it was asked."""
+    asked: list[str] = []
+    held: list[socket.socket] = []
+
+    def take() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            held.append(connection)
+            asked.append(connection.recv(65536).decode().partition("\r\n")[0])
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=take)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", asked
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    for connection in held:
+        connection.close()
+
+
+def cached_model(cache: Path) -> None:
+    """`org/tiny` as the hub's cache holds it, without its weights, which only the worker needs."""
+    root = cache / "models--org--tiny"
     folder = write_model_folder(root / "snapshots" / COMMIT)
-    # Only the worker needs weights.
     (folder / "model.safetensors").unlink()
     (root / "refs").mkdir()
     (root / "refs" / "main").write_text(COMMIT)
-    data = write_rows(tmp_path / "data.jsonl", conversations(2))
-    asked = [("org/tiny", None), ("org/tiny", COMMIT), ("org/tiny", "v2"), ("org/other", None)]
+
+
+def ask(cache: Path, asked: list[tuple[str, str | None]], **environment: str) -> list[list[str]]:
+    """For each (model, revision) what a process of its own finds, or the error."""
+    data = write_rows(cache.parent / "data.jsonl", conversations(2))
     done = subprocess.run(
         [sys.executable, "-c", _SCRIPT, str(data), json.dumps(asked)],
-        env={**os.environ, "HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"},
+        env={**os.environ, "HF_HUB_CACHE": str(cache), **environment},
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
         check=False,
     )
-    newest, pinned, other_revision, other_model = (json.loads(line) for line in done.stdout.splitlines())
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_a_model_in_the_hubs_cache_is_pinned_to_its_commit(tmp_path: Path) -> None:
+    cached_model(tmp_path / "hub")
+    asked = [("org/tiny", None), ("org/tiny", COMMIT), ("org/tiny", "v2"), ("org/other", None)]
+    newest, pinned, other_revision, other_model = ask(tmp_path / "hub", asked, HF_HUB_OFFLINE="1")
     assert newest[:2] == ["org/tiny", COMMIT]
     assert newest == pinned
     assert newest[3] == "tiny-data"
     assert (other_revision[0], other_model[0]) == ("ConfigError", "ConfigError")
     assert "HF_HUB_OFFLINE" in other_model[1]
+
+
+def test_a_hub_that_does_not_answer_is_asked_once_for_each_model(
+    tmp_path: Path, silent_hub: tuple[str, list[str]]
+) -> None:
+    url, requests = silent_hub
+    cached_model(tmp_path / "hub")
+    found, missing = ask(
+        tmp_path / "hub", [("org/tiny", None), ("org/other", None)], HF_ENDPOINT=url, HF_HUB_ETAG_TIMEOUT="1"
+    )
+    assert found[:2] == ["org/tiny", COMMIT]
+    assert missing[0] == "TransientError"
+    assert "the hub cannot be reached: try again when it can, or give a local folder" in missing[1]
+    assert requests == [f"HEAD /org/{name}/resolve/main/README.md HTTP/1.1" for name in ("tiny", "other")]
 
 
 @pytest.mark.parametrize(

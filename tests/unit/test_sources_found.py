@@ -365,7 +365,9 @@ def test_a_dataset_of_the_hub_is_fetched_at_its_commit_and_found_again_without_i
     assert "from the local cache, which may lack files: 1 files" in again[-1]
     assert unknown[0] == "ConfigError"
     assert "HF_HUB_OFFLINE forbids asking the hub" in unknown[1]
-    cached, away = ask("org/chats", "org/unknown", HF_ENDPOINT="http://127.0.0.1:9")
+    refused = "http://127.0.0.1:9"
+    cached, away = ask("org/chats", "org/unknown", HF_ENDPOINT=refused)
     assert cached[0] == ["data/train.jsonl", '{"text": "a"}\n']
+    assert f"the hub ({refused}) does not answer" in cached[2]
     assert away[0] == "TransientError"
-    assert "is not in the local cache and the hub cannot be reached" in away[1]
+    assert "the hub cannot be reached: try again when it can, or give a local file or folder" in away[1]
