@@ -38,7 +38,9 @@ example:
 _SUBMIT_HELP = f"""\
 As `run`, but queues the first --queue-window batches, prints the run's id and returns. `wait` with that
 id, at any time and on any machine, queues the others as workers take from them and sees to the end,
-which is when the proof is written. A run of no more batches than the window needs it for the proof alone.
+which is when the proof is written. A run of no more batches than the window is worked through without
+it; what only `wait` does then is the proof, and queueing again what was lost (a Redis that forgot, a
+host whose spool is gone).
 {_DATA_HELP}"""
 _PLAN_HELP = f"""\
 Reads and tokenises as `run` does, and stores nothing: what becomes of the rows, how much padding, how many

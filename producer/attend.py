@@ -97,11 +97,12 @@ def _leave(around: Surroundings, submission: Submission, document: RunDocument) 
     elif standing.pending:
         around.console.say(
             f"{standing.counts.queued} of {batches} batches are queued, as many as --queue-window lets in; start {wait}, "
-            "which queues the others as workers take from them and sees to the end"
+            "which queues the others as workers take from them, queues again what gets lost and writes the proof"
         )
     else:
         around.console.say(
-            f"{standing.counts.queued} of {batches} batches are queued; {wait} sees to the end"
+            f"{standing.counts.queued} of {batches} batches are queued; {wait} sees to the end: it queues again what "
+            "gets lost and writes the proof"
         )
     around.console.result(document.run_id)
     return 0

@@ -94,6 +94,8 @@ class Submission:
         self._lost_uploads: dict[int, float] = {}
         self._failed: tuple[int, ...] = ()
         self._stored = False
+        #: The run as Redis had it at the last step.
+        self._known: RunRecord | None = None
         #: Batches that the store lacked at the last audit; None before the first.
         self._gaps: list[int] | None = None
         self._audited_at: float | None = None
@@ -122,9 +124,10 @@ class Submission:
         """Look at everything once and enqueue what is to be enqueued now."""
         record = get_run(self._client, self.run_id)
         if record is None:
-            # Wiped: nothing that was queued is there any more.
-            record = register_run(self._client, self._record())
+            # Wiped: nothing that was queued is there any more. A pause and a priority were somebody's wish.
+            record = register_run(self._client, self._known or self._record())
             self._audited_at = None
+        self._known = record
         counts = queue_counts(self._client, self._queue)
         if record.state != "cancelled" and self._audit_is_due(counts):
             self._audit(forced=self._audited_at is None)

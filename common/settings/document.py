@@ -31,7 +31,8 @@ flag (`--log-level debug`) and an environment variable (`{ENVIRONMENT_PREFIX}LOG
 every command that uses it. An empty variable counts as not set. Sizes may be written as `512MiB`
 or `50GB`, booleans as `--flag` and `--no-flag`, or `yes` and `no` in the environment.
 `--show-config` prints each value and where it comes from. A setting marked *live* can be changed
-while processes run.
+while processes run, by `python -m producer set NAME=VALUE`: the value is kept in Redis, holds for all
+processes until `NAME=` ends it, and is written again by whoever knew it should Redis lose it.
 """
 
 

@@ -1,7 +1,8 @@
 """Settings that can be changed in a running fleet: a hash in Redis, laid over what a process started with.
 
 `set_live` writes them for everybody; `LiveSettings` in each process looks every two seconds. A
-value that is not one is ignored with a warning, never an end.
+value that is not one is ignored with a warning, never an end. Should Redis lose them, whichever
+process looks first writes them again.
 """
 
 from __future__ import annotations
@@ -22,9 +23,18 @@ from hiddenfeed.errors import ConfigError, TransientError
 
 #: Where the values are; stays until somebody clears them.
 LIVE_KEY = "hiddenfeed:live"
+#: How often they were changed. Missing where there were some, it tells a Redis that lost them from one that was told to.
+CHANGES_KEY = "hiddenfeed:live-changes"
 #: Source of a live value, as `--show-config` names it.
 LIVE_SOURCE = "live"
 LOOK_SECONDS = 2.0
+
+_RESTORE = """
+if redis.call('EXISTS', KEYS[1], KEYS[2]) > 0 then return 0 end
+redis.call('SET', KEYS[2], 1)
+redis.call('HSET', KEYS[1], unpack(ARGV))
+return 1
+"""
 
 GroupT = TypeVar("GroupT", bound=msgspec.Struct)
 
@@ -44,8 +54,10 @@ def set_live(client: redis.Redis, values: Mapping[str, str]) -> dict[str, Any]:
     """
     typed = {name: parse_value(_live_setting(name), raw, f"live {name}") for name, raw in values.items()}
     if values:
-        with translated(client):
-            client.hset(LIVE_KEY, items=[part for pair in values.items() for part in pair])
+        with translated(client), client.pipeline(transaction=True) as pipe:
+            pipe.hset(LIVE_KEY, items=[part for pair in values.items() for part in pair])
+            pipe.incr(CHANGES_KEY)
+            pipe.execute()
     return typed
 
 
@@ -54,8 +66,10 @@ def clear_live(client: redis.Redis, names: list[str]) -> None:
     for name in names:
         _live_setting(name)
     if names:
-        with translated(client):
-            client.hdel(LIVE_KEY, *names)
+        with translated(client), client.pipeline(transaction=True) as pipe:
+            pipe.hdel(LIVE_KEY, *names)
+            pipe.incr(CHANGES_KEY)
+            pipe.execute()
 
 
 def read_live(client: redis.Redis) -> dict[str, str]:
@@ -86,7 +100,7 @@ class LiveSettings:
     ) -> None:
         self._client, self._start_values, self._look_seconds = client, resolved, look_seconds
         self._lock = Lock()
-        self._now, self._seen = resolved, dict[str, str]()
+        self._now, self._seen, self._counted = resolved, dict[str, str](), False
         self._ended = Event()
         self._thread: Thread | None = None
 
@@ -102,8 +116,12 @@ class LiveSettings:
 
     def refresh(self) -> None:
         """Look now; raises TransientError when Redis is away, and then nothing changes."""
-        seen = read_live(self._client)
+        seen, counted = self._read()
+        if self._seen and self._counted and not seen and not counted:
+            self._restore()
+            return
         with self._lock:
+            self._counted = counted
             if seen == self._seen:
                 return
             before = self._now
@@ -115,6 +133,23 @@ class LiveSettings:
         for name, value in after.values.items():
             if value != before.values[name]:
                 log.info("setting changed", name=name, value=value, source=after.sources[name])
+
+    def _read(self) -> tuple[dict[str, str], bool]:
+        """What is set, and whether Redis knows that anything ever was."""
+        with translated(self._client), self._client.pipeline(transaction=True) as pipe:
+            pipe.hgetall(LIVE_KEY)
+            pipe.exists(CHANGES_KEY)
+            found, counted = pipe.execute()
+        return {text(name): text(value) for name, value in found.items()}, bool(counted)
+
+    def _restore(self) -> None:
+        """Write what Redis lost again, unless another process was first; until the next look the values hold."""
+        parts = [part for pair in self._seen.items() for part in pair]
+        with translated(self._client):
+            first = self._client.eval(_RESTORE, 2, LIVE_KEY, CHANGES_KEY, *parts)
+        if first:
+            values = ", ".join(f"{name}={value}" for name, value in sorted(self._seen.items()))
+            log.warning("Redis had lost the live settings, which are written again", values=values)
 
     def start(self) -> LiveSettings:
         """Look now and from then on in a thread, until `stop`."""

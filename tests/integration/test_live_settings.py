@@ -82,3 +82,31 @@ def test_while_redis_is_away_the_last_values_hold(
         server.stop()
         assert live.group(UploadSettings).upload_parallelism == 7
         live.stop()
+
+
+def test_a_redis_that_lost_the_settings_gets_them_back_once(
+    redis_client: redis.Redis, resolved: Resolved, caplog: pytest.LogCaptureFixture
+) -> None:
+    fleet = [LiveSettings(redis_client, resolved) for _ in range(2)]
+    set_live(redis_client, {"upload_parallelism": "7", "spool_cap_bytes": "3GiB"})
+    for one in fleet:
+        one.refresh()
+    redis_client.flushdb()
+    for one in fleet:
+        one.refresh()
+        assert one.group(UploadSettings).upload_parallelism == 7
+    assert read_live(redis_client) == {"upload_parallelism": "7", "spool_cap_bytes": "3GiB"}
+    assert [entry.message for entry in caplog.records].count(
+        "Redis had lost the live settings, which are written again"
+    ) == 1
+
+
+def test_a_change_after_the_loss_is_not_undone(redis_client: redis.Redis, resolved: Resolved) -> None:
+    live = LiveSettings(redis_client, resolved)
+    set_live(redis_client, {"upload_parallelism": "7"})
+    live.refresh()
+    redis_client.flushdb()
+    clear_live(redis_client, ["upload_parallelism"])
+    live.refresh()
+    assert live.group(UploadSettings).upload_parallelism == 100
+    assert read_live(redis_client) == {}

@@ -21,7 +21,7 @@ from common.queues import (
 )
 from common.redis_client import text
 from common.rq_keys import JobField
-from common.run_state import get_run, set_run_state
+from common.run_state import get_run, set_run_priority, set_run_state
 from common.settings.catalogue import QueueSettings
 from hiddenfeed.errors import TransientError
 from hiddenfeed.layout import batch_key, tokens_key
@@ -237,6 +237,23 @@ def test_a_wiped_redis_gets_the_run_its_counters_and_its_queue_back(bench: Bench
         len(bench.run.batch_file(0)) + len(bench.run.batch_file(3)),
     )
     assert standing.progress.samples == bench.manifests[0].samples + bench.manifests[3].samples
+
+
+def test_a_wiped_redis_does_not_undo_a_pause(bench: Bench) -> None:
+    submission, run_id = bench.submission(), bench.run.run_id
+    submission.step()
+    set_run_state(bench.client, run_id, "paused")
+    set_run_priority(bench.client, run_id, 3)
+    submission.step()
+    bench.client.flushdb()
+    assert submission.step().state == "paused"
+    record = get_run(bench.client, run_id)
+    assert record is not None
+    assert (record.state, record.priority) == ("paused", 3)
+    assert bench.queued() == []
+    set_run_state(bench.client, run_id, "active")
+    submission.step()
+    assert bench.queued() == list(range(BATCHES))
 
 
 def test_a_failed_upload_ends_the_wait_only_when_nothing_else_goes_on(bench: Bench) -> None:
