@@ -8,6 +8,7 @@ that reads every file as an uploader does, and with parts of the worker taken aw
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -115,7 +116,7 @@ def describe(results: dict[str, Any]) -> list[str]:
         words = variant.removeprefix("busy_fraction").replace("_", " ").strip() or "the worker as it is"
         lines.append(
             f"  {words:26} device busy {results[variant]:7.2%}, longest gap {found['longest_gap_ms']:4.0f} ms, "
-            f"{found['cpu_cores']:.2f} cores"
+            f"{found['cpu_cores']:.2f} cores, {found['cpu_cores_in_kernel']:.2f} of them in the kernel"
         )
     lines.append(
         f"  host buffers {results['ring_bytes'] / 1e9:.2f} GB, the process {results['host_memory_bytes'] / 1e9:.2f} GB at most"
@@ -162,14 +163,14 @@ def _measure(
         slots=lambda: variant.batches_in_flight,
     )
     enqueue(client, [extract_request(manifest) for manifest in manifests], QueueSettings())
-    peak, cpu, begin = _PeakMemory(), time.process_time(), time.perf_counter()
+    peak, cpu, begin = _PeakMemory(), os.times(), time.perf_counter()
     thread = threading.Thread(target=worker.run, name="worker")
     thread.start()
     try:
         for _ in manifests:
             if not done.acquire(timeout=_SECONDS) or reasons:
                 raise DataError("; ".join(reasons) or "the worker did not finish its batches")
-        wall, cpu = time.perf_counter() - begin, time.process_time() - cpu
+        wall, after = time.perf_counter() - begin, os.times()
     finally:
         worker.stop()
         thread.join()
@@ -178,7 +179,13 @@ def _measure(
     found = _figures(device, service.loop, manifests, wall)
     service.close()
     shutil.rmtree(folder, ignore_errors=True)
-    return {**found, "cpu_cores": cpu / wall, "host_memory_bytes": peak.bytes()}
+    kernel = (after.system - cpu.system) / wall
+    return {
+        **found,
+        "cpu_cores": (after.user - cpu.user) / wall + kernel,
+        "cpu_cores_in_kernel": kernel,
+        "host_memory_bytes": peak.bytes(),
+    }
 
 
 def _figures(

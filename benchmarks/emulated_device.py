@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -79,8 +78,8 @@ class _DeviceTime:
     def __init__(self, device: EmulatedDevice) -> None:
         self._device = device
 
-    def scope(self) -> AbstractContextManager[None]:
-        return nullcontext()
+    def enter(self) -> None:
+        pass
 
     def upload(self, array: torch.Tensor) -> torch.Tensor:
         return array
@@ -145,7 +144,7 @@ class EmulatedLoop(DeviceLoop):
     @property
     def ring_bytes(self) -> int:
         """Of all host buffers together."""
-        return sum(slot._memory.numel() for slot in self._ring._free)
+        return self._ring.size_bytes
 
     def _ask(self, micro_batch: MicroBatch, host: ChunkTensors) -> Landing | None:
         self._fill(host.hidden_states)

@@ -2,8 +2,9 @@
 
 `efficiency` is tokens per second of the running worker (queue, reading tokens, forward passes, taps,
 checks, batch files, announcements) divided by tokens per second of bare forward passes of the same
-truncated model over the same micro-batches. Both alternate in one process, round by round, so that
-a noisy machine disturbs both alike; the medians of the rounds are reported.
+truncated model over the same micro-batches. Every round is bare, worker, bare, in one process: the worker
+is held against the mean of the two, so that a machine that drifts disturbs both alike, and the two against
+each other, which is what the machine's noise makes of a ratio that should be 1. Medians of the rounds are reported.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +89,7 @@ def describe(results: dict[str, Any]) -> list[str]:
         lines += [
             f"{model} on {found['device']} ({found['dtype']}, {found['threads']} threads):",
             f"  efficiency     {found['efficiency']:.3f} (rounds {span}; {fastest})",
+            f"  noise          {found['noise']:.3f} (rounds {found['noise_min']:.3f} to {found['noise_max']:.3f}): bare against bare",
             f"  worker         {found['worker_tokens_per_second']:,.0f} tokens/s",
             f"  bare forward   {found['bare_tokens_per_second']:,.0f} tokens/s",
             f"  padding        {found['padding_waste']:.2%} of what the device saw",
@@ -96,6 +99,20 @@ def describe(results: dict[str, Any]) -> list[str]:
             f"between forward passes {found['stall_share']:.2%}",
         ]
     return lines
+
+
+@dataclass(frozen=True)
+class _Round:
+    """Seconds of bare forward passes, of the worker, and of bare forward passes again."""
+
+    before: float
+    worker: float
+    after: float
+
+    @property
+    def bare(self) -> float:
+        """Of the two."""
+        return (self.before + self.after) / 2
 
 
 class Measurement:
@@ -125,17 +142,16 @@ class Measurement:
             others.seconds()
             self._reports.clear()
             rounds, usual = [], []
-            for number in range(self._scale.rounds):
-                rounds.append(self._round(bare, worker_first=bool(number % 2)))
+            for _ in range(self._scale.rounds):
+                rounds.append(self._round(bare))
                 usual.append(others.seconds())
         finally:
             worker.stop()
             thread.join()
             drop_queue(self._client, upload_queue_name(self._spool.name))
             self._service.close()
-        whole = [worker for worker, _ in rounds]
-        return self._summary(bare, whole, [forward for _, forward in rounds]) | self._against(
-            whole, usual, others.tokens
+        return self._summary(bare, rounds) | self._against(
+            [each.worker for each in rounds], usual, others.tokens
         )
 
     def _other_ways(self) -> OtherWays:
@@ -163,13 +179,9 @@ class Measurement:
             for name in others[0]
         }
 
-    def _round(self, bare: Sequence[MicroBatch], *, worker_first: bool) -> tuple[float, float]:
-        """(worker, bare) seconds; the order alternates, so that none profits from what the other warmed up."""
-        if worker_first:
-            whole = self._worker_round()
-            return whole, self._bare_round(bare)
-        forward = self._bare_round(bare)
-        return self._worker_round(), forward
+    def _round(self, bare: Sequence[MicroBatch]) -> _Round:
+        before, worker = self._bare_round(bare), self._worker_round()
+        return _Round(before, worker, self._bare_round(bare))
 
     def _start_worker(self) -> tuple[Worker, threading.Thread]:
         extractor = Extractor(self._service, self._spool)
@@ -229,19 +241,25 @@ class Measurement:
                 torch.cuda.synchronize(model.device)
             return time.perf_counter() - begin
 
-    def _summary(
-        self, passes: Sequence[MicroBatch], worker: Sequence[float], bare: Sequence[float]
-    ) -> dict[str, Any]:
+    def _summary(self, passes: Sequence[MicroBatch], rounds: Sequence[_Round]) -> dict[str, Any]:
         identity = self._document.identity
         tokens = sum(manifest.tokens_total for manifest in self._manifests)
         padded = sum(micro_batch.ids.numel() for micro_batch in passes)
-        ratios = [forward / whole for whole, forward in zip(worker, bare, strict=True)]
+        worker, bare = [each.worker for each in rounds], [each.bare for each in rounds]
+        ratios, noise = (
+            [each.bare / each.worker for each in rounds],
+            [each.before / each.after for each in rounds],
+        )
+        fastest = min(min(each.before, each.after) for each in rounds)
         total = sum(worker)
         return {
             "efficiency": statistics.median(ratios),
             "efficiency_min": min(ratios),
             "efficiency_max": max(ratios),
-            "efficiency_of_fastest": min(bare) / min(worker),
+            "efficiency_of_fastest": fastest / min(worker),
+            "noise": statistics.median(noise),
+            "noise_min": min(noise),
+            "noise_max": max(noise),
             "worker_tokens_per_second": tokens / statistics.median(worker),
             "bare_tokens_per_second": tokens / statistics.median(bare),
             "padding_waste": 1 - tokens / padded,

@@ -58,6 +58,11 @@ class BatchReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     #: Samples of the batch that could not be extracted, and why the first could not; not said where there are none.
     set_aside: Count | UnsetType = UNSET
     set_aside_reason: str | UnsetType = UNSET
+    #: The same samples by what they failed, a name of `common.checks.CHECKS` each.
+    failed_checks: dict[str, Count] | UnsetType = UNSET
+    #: Tokens and sum of squared lengths of the others, whose states are in the file: what the seconds were spent on.
+    computed_tokens: Count | UnsetType = UNSET
+    computed_squares: Count | UnsetType = UNSET
 
 
 class UploadFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from common.batch_cost import CostSums
+from common.checks import Checks
 
 
 def average_rate(amount: float, arrivals: int, first_at: float, last_at: float) -> float | None:
@@ -18,7 +19,7 @@ def average_rate(amount: float, arrivals: int, first_at: float, last_at: float) 
 
 
 class WorkerProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """What one GPU worker did for a run, counted when the store had it."""
+    """What one GPU worker did for a run, counted when the store had it; samples set aside are not in it."""
 
     worker: str
     device: str = ""
@@ -55,7 +56,7 @@ class WorkerProgress(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def padding(self) -> float:
-        """Share of what the device saw that was padding; what was set aside counts as no padding."""
+        """Share of what the device saw that was padding, or computed a second time as a check."""
         return max(0.0, 1 - self.tokens / self.padded_tokens) if self.padded_tokens else 0.0
 
     @property
@@ -119,6 +120,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     uploaders: tuple[UploaderProgress, ...] = ()
     #: What batches cost, by kind of device.
     costs: tuple[CostSums, ...] = ()
+    checks: Checks = Checks()
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -129,6 +131,11 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     def samples_per_second(self) -> float | None:
         """The same of samples."""
         return average_rate(self.samples, self.batches, self.first_at, self.last_at)
+
+    @property
+    def halvings(self) -> int:
+        """Forward passes of all workers that were halved because memory ran out."""
+        return sum(worker.halvings for worker in self.workers)
 
 
 class FoundBatch(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,9 +12,11 @@ from typing import Any
 
 import msgspec
 import redis
+from msgspec import UNSET
 from redis.client import Pipeline
 
 from common.batch_cost import CostSums, cost_terms, device_class
+from common.checks import check_entries, parse_checks
 from common.messages import UploadFile, UploadReceipt
 from common.progress_records import FoundBatch, Progress, UploaderProgress, WorkerProgress
 from common.redis_client import text, translated
@@ -32,11 +34,24 @@ _LONGEST_PAUSE_BATCHES, _LONGEST_PAUSE_SECONDS = 4.0, 60.0
 _LONGEST_REASON = 500
 
 
-#: KEYS: bitmap, totals, workers, uploaders, costs. ARGV: batch id, ttl, then `key index, field, amount` triples.
+#: KEYS: bitmap, totals, workers, uploaders, costs, checks. ARGV: batch id, ttl, then `key index, field, amount` triples.
 #: Amounts of key 4 (uploaders) always count; the others only when the batch's bit was not set yet.
 #: An amount that starts with `=` is set, with `?` set if absent; `~now,most,since` adds the time from what the field
-#: `since` holds until now, at most so much; any other is added.
+#: `since` holds until now, at most so much; `<` and `>` keep of two lists the smaller or larger value at each place, a
+#: value being a number and what it is of, after a space; any other is added.
 _NOTE = """
+local function number(value) return tonumber(string.match(value or '', '^%S+')) end
+local function extremes(how, before, now)
+  local old, kept = {}, {}
+  for value in string.gmatch(before or '', '[^,]+') do old[#old + 1] = value end
+  for value in string.gmatch(now, '[^,]+') do
+    local was = old[#kept + 1]
+    local a, b = number(was), number(value)
+    if a and not (how == '<' and b < a) and not (how == '>' and b > a) then value = was end
+    kept[#kept + 1] = value
+  end
+  return table.concat(kept, ',')
+end
 local first = redis.call('SETBIT', KEYS[1], ARGV[1], 1) == 0
 for i = 3, #ARGV, 3 do
   local key, field, amount = tonumber(ARGV[i]), ARGV[i + 1], ARGV[i + 2]
@@ -49,10 +64,13 @@ for i = 3, #ARGV, 3 do
       local before = tonumber(redis.call('HGET', KEYS[key], since) or now) or tonumber(now)
       local passed = math.max(0, math.min(tonumber(now) - before, tonumber(most)))
       redis.call('HINCRBYFLOAT', KEYS[key], field, string.format('%.6f', passed))
+    elseif how == '<' or how == '>' then
+      local before = redis.call('HGET', KEYS[key], field)
+      redis.call('HSET', KEYS[key], field, extremes(how, before, string.sub(amount, 2)))
     else redis.call('HINCRBYFLOAT', KEYS[key], field, amount) end
   end
 end
-for i = 1, 5 do redis.call('EXPIRE', KEYS[i], ARGV[2]) end
+for i = 1, #KEYS do redis.call('EXPIRE', KEYS[i], ARGV[2]) end
 return first and 1 or 0
 """
 
@@ -69,6 +87,8 @@ def note_stored(
     batch = message.batch
     entries = _totals(batch.samples, batch.tokens_total, batch.squares or 0, message.size_bytes, now)
     entries += _of_worker(message, now) + _of_batch(message)
+    for field, amount in check_entries(message):
+        entries += [6, field, amount]
     if uploader:
         stored = receipt.outcome == "stored"
         amounts = {
@@ -97,11 +117,11 @@ def note_found(client: redis.Redis, run_id: str, found: Iterable[FoundBatch]) ->
         return int(news + sum(pipe.execute()))
 
 
-def read_progress(client: redis.Redis, run_id: str) -> Progress:
-    """The run's counters; zeros for a run of which nothing is known."""
+def read_progress(client: redis.Redis, run_id: str, states: Sequence[str] = ()) -> Progress:
+    """The run's counters; zeros for a run of which nothing is known. `states` as for `parse_progress`."""
     with translated(client), client.pipeline(transaction=True) as pipe:
         ask_progress(pipe, run_id)
-        return parse_progress(run_id, pipe.execute())
+        return parse_progress(run_id, pipe.execute(), states)
 
 
 def ask_progress(pipeline: Pipeline, run_id: str) -> int:
@@ -112,8 +132,8 @@ def ask_progress(pipeline: Pipeline, run_id: str) -> int:
     return len(keys)
 
 
-def parse_progress(run_id: str, replies: Sequence[Mapping[Any, Any]]) -> Progress:
-    """The run's counters from the replies to `ask_progress`."""
+def parse_progress(run_id: str, replies: Sequence[Mapping[Any, Any]], states: Sequence[str] = ()) -> Progress:
+    """The run's counters from the replies to `ask_progress`; `states` are the names of what is kept of a token."""
     raw = [{text(name): text(value) for name, value in reply.items()} for reply in replies]
     return Progress(
         **_numbers(Progress, raw[0]),
@@ -125,13 +145,14 @@ def parse_progress(run_id: str, replies: Sequence[Mapping[Any, Any]]) -> Progres
             UploaderProgress(**_numbers(UploaderProgress, row), uploader=name) for name, row in _rows(raw[2])
         ),
         costs=tuple(CostSums(**_numbers(CostSums, row), device=name) for name, row in _rows(raw[3])),
+        checks=parse_checks(raw[4], states),
     )
 
 
-def progress_keys(run_id: str) -> tuple[str, str, str, str, str]:
-    """Bitmap of stored batches, totals, per worker, per uploader, costs per kind of device."""
+def progress_keys(run_id: str) -> tuple[str, str, str, str, str, str]:
+    """Bitmap of stored batches, totals, per worker, per uploader, costs per kind of device, checks."""
     root = f"hiddenfeed:progress:{run_id}"
-    return f"{root}:batches", root, f"{root}:workers", f"{root}:uploaders", f"{root}:costs"
+    return f"{root}:batches", root, f"{root}:workers", f"{root}:uploaders", f"{root}:costs", f"{root}:checks"
 
 
 def _totals(samples: int, tokens: int, squares: int, size_bytes: int, now: float) -> list[Any]:
@@ -143,19 +164,17 @@ def _totals(samples: int, tokens: int, squares: int, size_bytes: int, now: float
 def _of_worker(message: UploadFile, now: float) -> list[Any]:
     """What its GPU worker is credited with."""
     batch, report = message.batch, message.report
+    tokens, squares = _computed(message)
     most = max(_LONGEST_PAUSE_SECONDS, _LONGEST_PAUSE_BATCHES * report.total_seconds)
     since = _field("last_at", report.worker)
     # Before `last_at` is set anew.
     entries = [3, _field("active_seconds", report.worker), f"~{now},{most},{since}"]
     amounts = {
         "batches": 1,
-        "samples": batch.samples,
-        "tokens": batch.tokens_total,
-        "squares": batch.squares or 0,
-        # Of samples that were set aside nothing is told; they count as without padding.
-        "padded_tokens": max(report.padded_tokens, batch.tokens_total)
-        if report.set_aside
-        else report.padded_tokens,
+        "samples": max(0, batch.samples - (report.set_aside or 0)),
+        "tokens": tokens,
+        "squares": squares,
+        "padded_tokens": report.padded_tokens,
         "halvings": report.halvings or 0,
         "quarantined": int(message.key.endswith(".json")),
         "bytes": message.size_bytes,
@@ -171,17 +190,25 @@ def _of_worker(message: UploadFile, now: float) -> list[Any]:
 
 def _of_batch(message: UploadFile) -> list[Any]:
     """Samples set aside, and what the batch cost on its kind of device."""
-    batch, report = message.batch, message.report
+    report = message.report
     entries: list[Any] = []
     if report.set_aside:
         entries += [2, "set_aside", report.set_aside]
         entries += [2, "set_aside_reason", f"={(report.set_aside_reason or '')[:_LONGEST_REASON]}"]
     device_seconds = report.forward_seconds + report.stall_seconds
     if device_seconds > 0:
-        terms = cost_terms(batch.tokens_total, batch.squares or 0, device_seconds)
+        terms = cost_terms(*_computed(message), device_seconds)
         for metric, amount in terms.items():
             entries += [5, _field(metric, device_class(report.device)), amount]
     return entries
+
+
+def _computed(message: UploadFile) -> tuple[int, int]:
+    """Tokens and sum of squared lengths that the report's seconds were spent on: without samples that were set aside."""
+    batch, report = message.batch, message.report
+    if report.computed_tokens is UNSET:
+        return batch.tokens_total, batch.squares or 0
+    return report.computed_tokens, report.computed_squares or 0
 
 
 def _named(key: int, name: str, now: float, amounts: Mapping[str, float]) -> list[Any]:

@@ -67,6 +67,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     batches: int
     #: Sum of squared lengths of all samples; 0 if the producer did not say.
     squares: int = 0
+    #: What is kept of a token, by name: `tap 2,tap 18`; empty if the producer did not say.
+    states: str = ""
     #: Seconds since the epoch; the oldest run is served first.
     submitted_at: float
     #: Higher is served before older.

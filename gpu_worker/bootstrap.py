@@ -90,10 +90,12 @@ def serve(settings: Resolved) -> int:
     extractor = Extractor(runs, spool, device_lost=device_lost)
     admission = Admission(client, spool, runs, lambda: live.group(ExtractSettings))
     pinned = place.pinned
+    chooser = RunChooser(client, runs, pinned=extract.run)
     worker = Worker(
         redis=client,
         role=ROLE,
-        queues=RunChooser(client, runs, pinned=extract.run).choose_queue,
+        queues=chooser.choose_queue,
+        why_idle=chooser.why_idle,
         handlers={EXTRACT_FUNCTION: extractor.extract_batch},
         settings=settings.group(QueueSettings),
         slots=lambda: extract.batches_in_flight,

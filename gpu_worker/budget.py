@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 #: Of the free memory: the rest is for what other lengths and a fragmented heap take.
 _USED_SHARE = 0.8
-#: Chunks of states that are on their way to the host while the next forward pass runs.
-_CHUNKS_ON_THE_WAY = 2
+#: Chunks of states besides the pass's own: passes are asked for ahead, as far as there are host buffers, and the memory of
+#: a chunk comes back only when its copy is over.
+_CHUNKS_ON_THE_WAY = 3
 #: On a CPU longer passes only leave its caches. Per thread, and within these bounds; measured with 2 threads.
 CPU_TOKENS_PER_THREAD, CPU_MIN_TOKENS, CPU_MAX_TOKENS = 2048, 2048, 16384
 

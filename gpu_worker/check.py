@@ -16,13 +16,13 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from common.checks import state_names
 from common.cli import Command
 from common.settings.catalogue import ExtractSettings, LogSettings, StoreSettings
 from common.settings.resolve import Resolved
 from gpu_worker.agreement import FIT_TOKENS, Agreement, Floats, Tolerance, compare, tolerance_for
 from gpu_worker.bootstrap import use_device
 from gpu_worker.engine import check_weights, engine_key
-from gpu_worker.guards import state_names
 from gpu_worker.model import dtype_name, load_pretrained
 from gpu_worker.reference import Reference
 from gpu_worker.structure import dissect, text_config

@@ -25,12 +25,11 @@ from gpu_worker.agreement import Tolerance
 from gpu_worker.budget import MemoryProbe, tokens_for_threads, tokens_that_fit
 from gpu_worker.host_ring import ChunkTensors, Ring, RowShape, Slot
 from gpu_worker.micro_batch import MicroBatch, canary_sample, canary_tokens, pack, split
-from gpu_worker.salvage import SampleError
+from gpu_worker.salvage import CheckError, SampleError
 from gpu_worker.taps import StateRows, TapModel
 from gpu_worker.tokens import TokenBatch
 from gpu_worker.transfer import Landing, Transfer, check_tensors, transfer_for
 from gpu_worker.writer import BatchFile, Canary
-from hiddenfeed.errors import DataError
 
 log = get_logger("device")
 
@@ -97,7 +96,9 @@ class DeviceLoop:
         self._tolerance = tolerance
         self._transfer = transfer or transfer_for(model.device)
         self._ring = Ring(slots, pinned=self._transfer.pinned)
-        self._writer = writer or ThreadPoolExecutor(1, thread_name_prefix="writer")
+        self._writer = writer or ThreadPoolExecutor(
+            1, thread_name_prefix="writer", initializer=self._transfer.enter
+        )
         #: Checksums of what the writer writes.
         self._sums = ThreadPoolExecutor(1, thread_name_prefix="checksum")
         self._computing = threading.Lock()
@@ -117,6 +118,7 @@ class DeviceLoop:
         TransientError if the disk refuses. Whatever it raises, nothing writes to the file any more.
         """
         progress = _Progress(file)
+        self._transfer.enter()
         try:
             with self._turn(stopping):
                 self._compute(progress)
@@ -134,6 +136,7 @@ class DeviceLoop:
 
     def choose_limit(self, known_ids: Sequence[int]) -> int:
         """Set the limit to what the device's memory, or the CPU, is good for; `known_ids` are for one forward pass."""
+        self._transfer.enter()
         free = self._transfer.free_bytes()
         if free is None:
             self.limit = tokens_for_threads(torch.get_num_threads())
@@ -141,12 +144,10 @@ class DeviceLoop:
         longest = min(_PROBE_LENGTH, self._model.max_positions or _PROBE_LENGTH)
         ids = torch.from_numpy(np.resize(np.array(known_ids, np.int64), (_PROBE_ROWS, longest)))
         micro_batch = MicroBatch(ids, None, ids.numel())
-        slot = Slot(pinned=False)
-        with self._transfer.scope():
-            host = slot.tensors(self._shape, micro_batch.tokens)
-            peak = self._transfer.peak_bytes(lambda: self._ask(micro_batch, host))
-            self._transfer.reclaim()
-            free = self._transfer.free_bytes()
+        host = Slot(pinned=False).tensors(self._shape, micro_batch.tokens)
+        peak = self._transfer.peak_bytes(lambda: self._ask(micro_batch, host))
+        self._transfer.reclaim()
+        free = self._transfer.free_bytes()
         row_bytes = self._shape.states * self._shape.hidden_size * self._shape.dtype.itemsize
         self.limit = tokens_that_fit(MemoryProbe(micro_batch.tokens, peak, free or 0, row_bytes))
         return self.limit
@@ -160,8 +161,7 @@ class DeviceLoop:
         try:
             if stopping():
                 raise Stopped
-            with self._transfer.scope():
-                yield
+            yield
         finally:
             self._computing.release()
 
@@ -201,7 +201,8 @@ class DeviceLoop:
         if not self._forward(progress, micro_batch, deliver):
             raise SampleError(
                 f"the sample in source row {int(batch.source_rows[first])}, {padded} tokens, does not fit into "
-                f"the memory of {self._model.device}"
+                f"the memory of {self._model.device}",
+                "memory",
             )
         return True
 
@@ -215,8 +216,9 @@ class DeviceLoop:
         if not self._forward(progress, micro_batch, deliver):
             self._recover(progress)
             if not self._forward(progress, micro_batch, deliver):
-                raise DataError(
-                    f"{micro_batch.tokens} tokens do not fit into the memory of {self._model.device}"
+                raise CheckError(
+                    f"{micro_batch.tokens} tokens do not fit into the memory of {self._model.device}",
+                    "memory",
                 )
 
     def _forward(self, progress: _Progress, micro_batch: MicroBatch, deliver: Deliver) -> bool:
@@ -282,6 +284,14 @@ def is_device_lost(error: RuntimeError) -> bool:
     return "CUDA error" in str(error) and not _is_out_of_memory(error)
 
 
+#: What those say who do not ask torch's allocator for their memory on a GPU, and the allocator of the CPU.
+_OUT_OF_MEMORY = (
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "can't allocate memory",
+)
+
+
 def _is_out_of_memory(error: RuntimeError) -> bool:
-    """CUDA raises a class of its own; the CPU's allocator only says so."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    return isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in _OUT_OF_MEMORY)

@@ -15,7 +15,7 @@ from common.hub import local_folder
 from common.logs import get_logger
 from common.settings.catalogue import ExtractSettings
 from common.weights import weights_identity
-from gpu_worker.agreement import tolerance_for
+from gpu_worker.agreement import Agreement, tolerance_for
 from gpu_worker.compiled import compile_blocks
 from gpu_worker.device_loop import DeviceLoop
 from gpu_worker.kernels import refuse_slow_kernels
@@ -56,6 +56,8 @@ class Engine:
     loop: DeviceLoop
     #: float64 [K'], median norms of the self-test.
     baseline: npt.NDArray[np.float64]
+    #: How well the self-test's states agreed; None without one.
+    agreement: Agreement | None = None
 
     def close(self) -> None:
         """End its threads; no batch may be running."""
@@ -66,8 +68,13 @@ class Engine:
 def free_memory() -> None:
     """Give back what models that nobody holds any more took."""
     gc.collect()
+    # Not in every version of torch.
+    memory = getattr(torch.accelerator, "memory", None)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()
+        # Page-locked buffers of the last model: of other sizes, they would be kept beside the next one's.
+        if (empty := getattr(memory, "empty_host_cache", None)) is not None:
+            empty()
 
 
 def engine_key(document: RunDocument, settings: ExtractSettings, device: torch.device) -> EngineKey:
@@ -122,7 +129,7 @@ def make_engine(
     model.truncate()
     if key.compile:
         compile_blocks(parts.blocks)
-    baseline = test.run(model, dtype, tolerance)
+    tested = test.run(model, dtype, tolerance)
     loop = DeviceLoop(model, dtype, tolerance, limit=forward_tokens or None)
     if not forward_tokens:
         loop.choose_limit(chosen.input_ids.tolist())
@@ -134,9 +141,11 @@ def make_engine(
         blocks=f"{parts.num_blocks} of {model.num_blocks}",
         taps=",".join(map(str, key.selection.taps)),
         forward_tokens=loop.limit,
+        selftest_cosine=f"{min(tested.agreement.cosines):.6f}",
+        selftest_error=f"{max(tested.agreement.errors):.2g}",
         seconds=f"{time.monotonic() - begin:.1f}",
     )
-    return Engine(key, model, loop, baseline)
+    return Engine(key, model, loop, tested.norms, tested.agreement)
 
 
 def check_weights(key: EngineKey) -> None:

@@ -7,15 +7,14 @@ open, and the one before is being written and made durable.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 from uuid import uuid4
 
 import msgspec
-from msgspec import UNSET
 
 from common.logs import get_logger
 from common.messages import BatchReport, ExtractBatch, UploadFile, parse_message
@@ -26,7 +25,8 @@ from common.worker import GiveBack, JobContext
 from gpu_worker.device_loop import LoopReport, Stopped, is_device_lost
 from gpu_worker.guards import BatchGuard
 from gpu_worker.input_check import check_input
-from gpu_worker.salvage import SampleError, find_bad
+from gpu_worker.job_record import JobRecord
+from gpu_worker.salvage import CheckError, SampleError, find_bad
 from gpu_worker.service import RunService, ServedRun
 from gpu_worker.tokens import TokenBatch
 from gpu_worker.writer import BatchFile, FinishedFile
@@ -40,20 +40,6 @@ log = get_logger("extract")
 
 #: How long a job waits for room in the spool before it goes back to the queue, and how often it looks.
 SPOOL_WAIT_SECONDS, SPOOL_LOOK_SECONDS = 30.0, 0.5
-
-
-@dataclass
-class _Times:
-    """Seconds of one job."""
-
-    began: float
-    read: float = 0.0
-    write: float = 0.0
-    loop: LoopReport | None = None
-    guards: dict[str, str] = field(default_factory=dict)
-    #: Samples that could not be extracted, and why the first could not.
-    set_aside: int = 0
-    set_aside_reason: str = ""
 
 
 class Extractor:
@@ -87,9 +73,9 @@ class Extractor:
                 f"the message is of run {message.run_id!r} with tokens {message.tokens!r}, "
                 f"and came on queue {context.queue}"
             )
-        times = _Times(self._clock())
+        record = JobRecord(self._clock())
         with self._runs.use(message.run_id) as run:
-            upload = self._extract_or_quarantine(run, message, context, times)
+            upload = self._extract_or_quarantine(run, message, context, record)
         context.on_lost(partial(self._discard, upload.path))
         context.follow_up(upload_request(upload))
         self._say(upload)
@@ -112,17 +98,17 @@ class Extractor:
         )
 
     def _extract_or_quarantine(
-        self, run: ServedRun, message: ExtractBatch, context: JobContext, times: _Times
+        self, run: ServedRun, message: ExtractBatch, context: JobContext, record: JobRecord
     ) -> UploadFile:
-        bad: dict[int, str] = {}
+        bad: dict[int, SampleError] = {}
         try:
             try:
-                return self._extract(run, message, context, times, {})
+                return self._extract(run, message, context, record, {})
             except SampleError as error:
                 log.warning("batch failed", run=message.run_id, batch=message.batch_id, why=str(error))
-                return self._salvage(run, message, context, times, bad)
+                return self._salvage(run, message, context, record, bad)
         except DataError as error:
-            reason = str(error)
+            reason, check = str(error), error.check if isinstance(error, CheckError) else "other"
         except RuntimeError as error:
             if is_device_lost(error):
                 # Every further batch would fail at once, and use up the attempts of the whole queue.
@@ -130,42 +116,46 @@ class Extractor:
                 self._device_lost()
             raise
         log.error("batch quarantined", run=message.run_id, batch=message.batch_id, why=reason)
-        reasons = tuple(bad[place] for place in sorted(bad)) if len(bad) == message.samples else ()
-        return self._quarantine(run, message, context, times, reason, reasons)
+        each = [bad[place] for place in sorted(bad)] if len(bad) == message.samples else []
+        record.quarantined(
+            dict(Counter(error.check for error in each)) if each else {check: message.samples}, reason
+        )
+        return self._quarantine(run, message, context, record, reason, tuple(map(str, each)))
 
     def _salvage(
         self,
         run: ServedRun,
         message: ExtractBatch,
         context: JobContext,
-        times: _Times,
-        bad: dict[int, str],
+        record: JobRecord,
+        bad: dict[int, SampleError],
     ) -> UploadFile:
         """The file of a batch without its bad samples, which are put into `bad`; raises DataError if there is none."""
         batch = run.tokens.read(message)
         bad |= _unfit(run, batch)
         try:
             # What failed by chance does not fail again.
-            return self._extract(run, message, context, times, bad)
+            return self._extract(run, message, context, record, bad)
         except SampleError as error:
-            reason = str(error)
+            reason, check = str(error), error.check
         places = [place for place in range(batch.samples) if place not in bad]
         found = find_bad(places, lambda some: self._attempt(run, message, context, batch.take(some)))
         if found is None:
             bad.clear()
-            raise DataError(f"{reason}; too many samples fail alone to set aside just these")
+            raise CheckError(f"{reason}; too many samples fail alone to set aside just these", check)
         bad |= found
-        return self._extract(run, message, context, times, bad)
+        return self._extract(run, message, context, record, bad)
 
     def _attempt(
         self, run: ServedRun, message: ExtractBatch, context: JobContext, batch: TokenBatch
-    ) -> str | None:
+    ) -> SampleError | None:
         """Why these samples cannot be extracted; their file is thrown away."""
         try:
             with self._computed(run, message, context, batch, ()) as (file, _):
                 file.guard.finish()
         except SampleError as error:
-            return str(error)
+            # Without the frames that it came through, which hold states.
+            return error.with_traceback(None)
         return None
 
     def _discard(self, path: str) -> None:
@@ -177,26 +167,26 @@ class Extractor:
         run: ServedRun,
         message: ExtractBatch,
         context: JobContext,
-        times: _Times,
-        bad: Mapping[int, str],
+        record: JobRecord,
+        bad: Mapping[int, SampleError],
     ) -> UploadFile:
         """The batch file in the spool, without the samples at the places in `bad`; raises DataError if there cannot be one."""
         batch = run.tokens.read(message)
-        set_aside = tuple(SetAside(int(batch.source_rows[place]), bad[place]) for place in sorted(bad))
+        set_aside = tuple(SetAside(int(batch.source_rows[place]), str(bad[place])) for place in sorted(bad))
         if len(bad) == batch.samples:
-            raise DataError(set_aside[0].reason)
+            first = bad[min(bad)]
+            raise CheckError(str(first), first.check)
         if bad:
             batch = batch.take([place for place in range(batch.samples) if place not in bad])
-        times.read = self._clock() - times.began
+        record.read = self._clock() - record.began
         with self._computed(run, message, context, batch, set_aside) as (file, loop):
-            times.loop = loop
             finished = file.finish()
-            times.write, times.guards = file.seconds, finished.guards
+            record.computed(batch, loop, file.seconds, finished.guards)
         if bad:
-            times.set_aside, times.set_aside_reason = len(bad), set_aside[0].reason
+            record.set_aside(bad.values(), set_aside[0].reason)
             log.error("samples set aside", run=message.run_id, batch=message.batch_id, samples=len(bad))
         key = batch_key(message.run_id, message.batch_id)
-        return self._announcement(run, message, context, times, finished, key)
+        return self._announcement(run, message, context, record, finished, key)
 
     @contextmanager
     def _computed(
@@ -226,7 +216,7 @@ class Extractor:
         run: ServedRun,
         message: ExtractBatch,
         context: JobContext,
-        times: _Times,
+        record: JobRecord,
         reason: str,
         reasons: tuple[str, ...],
     ) -> UploadFile:
@@ -243,15 +233,18 @@ class Extractor:
         with self._reserve(message, len(note), context, ".json") as part:
             part.write_at(note, 0)
             finished = FinishedFile(part.publish(), len(note), checksum_of(note))
-        times.guards = {"reason": reason}
-        times.set_aside, times.set_aside_reason = message.samples, reason
         key = quarantine_note_key(message.run_id, message.batch_id)
-        return self._announcement(run, message, context, times, finished, key)
+        return self._announcement(run, message, context, record, finished, key)
 
     def _guard(self, run: ServedRun, batch: TokenBatch) -> BatchGuard:
         identity = run.document.identity
         return BatchGuard(
-            batch, identity.taps, identity.final_state, run.document.hidden_size, run.engine.baseline
+            batch,
+            identity.taps,
+            identity.final_state,
+            run.document.hidden_size,
+            run.engine.baseline,
+            run.engine.agreement,
         )
 
     def _reserve(
@@ -271,25 +264,11 @@ class Extractor:
         run: ServedRun,
         message: ExtractBatch,
         context: JobContext,
-        times: _Times,
+        record: JobRecord,
         finished: FinishedFile,
         key: str,
     ) -> UploadFile:
-        loop = times.loop or LoopReport()
-        report = BatchReport(
-            worker=context.worker_name,
-            device=str(run.engine.model.device),
-            read_seconds=times.read,
-            forward_seconds=loop.forward_seconds,
-            stall_seconds=loop.stall_seconds,
-            write_seconds=times.write,
-            total_seconds=self._clock() - times.began,
-            padded_tokens=loop.padded_tokens,
-            halvings=loop.halvings or UNSET,
-            guards=times.guards or UNSET,
-            set_aside=times.set_aside or UNSET,
-            set_aside_reason=times.set_aside_reason or UNSET,
-        )
+        report = record.report(context.worker_name, str(run.engine.model.device), self._clock())
         return UploadFile(
             batch=message,
             spool=self._spool.name,
@@ -301,12 +280,12 @@ class Extractor:
         )
 
 
-def _unfit(run: ServedRun, batch: TokenBatch) -> dict[int, str]:
+def _unfit(run: ServedRun, batch: TokenBatch) -> dict[int, SampleError]:
     """Samples that the model cannot take, by their tokens alone: place -> reason."""
     unfit = {}
     for place in range(batch.samples):
         try:
             check_input(run.engine.model, batch.take([place]))
         except SampleError as error:
-            unfit[place] = str(error)
+            unfit[place] = error.with_traceback(None)
     return unfit

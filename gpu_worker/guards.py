@@ -8,14 +8,15 @@ says what differs; the batch is then quarantined.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from common.checks import Check, state_names
 from gpu_worker.agreement import Agreement, Tolerance
-from gpu_worker.salvage import SampleError
+from gpu_worker.salvage import CheckError, SampleError
 from gpu_worker.tokens import TokenBatch
-from hiddenfeed.errors import DataError
 
 #: No decoder leaves this share of a residual stream at zero.
 MAX_ZERO_FRACTION = 0.5
@@ -25,17 +26,12 @@ MAX_NORM_DRIFT = 8.0
 MIN_DRIFT_TOKENS = 64
 
 
-class GuardError(DataError):
+class GuardError(CheckError):
     """The states are not what the model computes; they must not be stored."""
 
 
 class SampleGuardError(GuardError, SampleError):
     """The model itself gives no usable states for a sample."""
-
-
-def state_names(taps: Sequence[int], final_state: str) -> list[str]:
-    """What to call each state in a sentence."""
-    return [f"tap {tap}" for tap in taps] + ([] if final_state == "none" else ["the final state"])
 
 
 class BatchGuard:
@@ -48,13 +44,15 @@ class BatchGuard:
         final_state: str,
         hidden_size: int,
         baseline: npt.NDArray[np.float64] | None,
+        selftest: Agreement | None = None,
     ) -> None:
-        """`baseline` is the median norm of each state [K'] as the self-test saw it, if it ran."""
+        """`baseline` is the median norm of each state [K'] as the self-test saw it, `selftest` what it found."""
         self._batch = batch
         self._names = state_names(taps, final_state)
         self._has_zero_tap = taps[0] == 0
         self._hidden_size = hidden_size
         self._baseline = baseline
+        self._selftest = selftest
         self._norms = np.empty((batch.tokens, len(self._names)), np.float32)
         self._nonzero = np.zeros(len(self._names), np.int64)
         self._rows = 0
@@ -66,7 +64,9 @@ class BatchGuard:
         """The next n rows: norms float32 [n, K'], nonzero int64 [K'], seen ids int64 [n]."""
         first, last = self._rows, self._rows + len(norms)
         if last > self._batch.tokens:
-            raise GuardError(f"{self._where}: {last} rows were computed for {self._batch.tokens} tokens")
+            raise GuardError(
+                f"{self._where}: {last} rows were computed for {self._batch.tokens} tokens", "rows"
+            )
         self._check_ids(first, seen_ids)
         self._check_norms(first, norms)
         self._check_zeros(len(norms), nonzero)
@@ -81,7 +81,8 @@ class BatchGuard:
             raise GuardError(
                 f"{self._where}: {self._names[worst]} of the sample in source row {source_row} is not what the model "
                 f"gives for it alone: cosine {agreement.cosines[worst]:.5f} (at least {tolerance.cosine}), "
-                f"relative error {agreement.errors[worst]:.2g} (at most {tolerance.error})"
+                f"relative error {agreement.errors[worst]:.2g} (at most {tolerance.error})",
+                "canary",
             )
         self._canary = (source_row, agreement)
 
@@ -89,7 +90,7 @@ class BatchGuard:
         """The statistics to store with the batch; raises GuardError if rows are missing or norms drifted."""
         if self._rows != self._batch.tokens:
             raise GuardError(
-                f"{self._where}: {self._rows} rows were computed for {self._batch.tokens} tokens"
+                f"{self._where}: {self._rows} rows were computed for {self._batch.tokens} tokens", "rows"
             )
         statistics = {
             "zero_fraction": _listed(1 - self._nonzero / (self._rows * self._hidden_size), "{:.2g}")
@@ -104,13 +105,13 @@ class BatchGuard:
                 self._check_drift(medians, self._baseline)
             statistics["norm_mean"] = _listed(norms.mean(axis=0, dtype=np.float64), "{:.4g}")
             statistics["norm_median"] = _listed(medians, "{:.4g}")
+            statistics["norm_min"] = _listed(norms.min(axis=0), "{:.4g}")
             statistics["norm_max"] = _listed(norms.max(axis=0), "{:.4g}")
         if self._canary is not None:
             source_row, agreement = self._canary
             statistics["canary_source_row"] = str(source_row)
-            statistics["canary_cosine"] = f"{min(agreement.cosines):.6f}"
-            statistics["canary_error"] = f"{max(agreement.errors):.2g}"
-        return statistics
+            statistics |= _worst("canary", agreement)
+        return statistics | ({} if self._selftest is None else _worst("selftest", self._selftest))
 
     @property
     def _where(self) -> str:
@@ -126,19 +127,25 @@ class BatchGuard:
             row = first + int(wrong[0])
             raise GuardError(
                 f"{self._where}: {len(wrong)} rows belong to other token ids than planned, "
-                f"first in source row {self._source_row(row)}"
+                f"first in source row {self._source_row(row)}",
+                "ids",
             )
 
     def _check_norms(self, first: int, norms: npt.NDArray[np.float32]) -> None:
-        for wrong, what in ((~np.isfinite(norms), "not finite"), (norms == 0, "all zeros")):
-            if what == "all zeros" and self._has_zero_tap:
+        checks: tuple[tuple[Check, Any, str], ...] = (
+            ("finite", ~np.isfinite(norms), "not finite"),
+            ("zeros", norms == 0, "all zeros"),
+        )
+        for check, wrong, what in checks:
+            if check == "zeros" and self._has_zero_tap:
                 # A padding token's embedding may be zero by design; behind the first block nothing is.
                 wrong[:, 0] = False
             if wrong.any():
                 row, state = (int(place[0]) for place in np.nonzero(wrong))
                 raise SampleGuardError(
                     f"{self._where}: {self._names[state]} is {what} in {int(wrong[:, state].sum())} of {len(norms)} rows, "
-                    f"first in source row {self._source_row(first + row)}"
+                    f"first in source row {self._source_row(first + row)}",
+                    check,
                 )
 
     def _check_zeros(self, rows: int, nonzero: npt.NDArray[np.int64]) -> None:
@@ -147,7 +154,8 @@ class BatchGuard:
         if zero[state] > MAX_ZERO_FRACTION:
             raise SampleGuardError(
                 f"{self._where}: {zero[state]:.0%} of the values of {self._names[state]} are zero "
-                f"(at most {MAX_ZERO_FRACTION:.0%})"
+                f"(at most {MAX_ZERO_FRACTION:.0%})",
+                "zeros",
             )
 
     def _check_drift(self, medians: npt.NDArray[np.float32], baseline: npt.NDArray[np.float64]) -> None:
@@ -157,8 +165,17 @@ class BatchGuard:
         if drift[state] > MAX_NORM_DRIFT:
             raise GuardError(
                 f"{self._where}: the median norm of {self._names[state]} is {medians[state]:.4g}, and the self-test saw "
-                f"{baseline[state]:.4g}"
+                f"{baseline[state]:.4g}",
+                "drift",
             )
+
+
+def _worst(name: str, agreement: Agreement) -> dict[str, str]:
+    """Of the state that agrees least."""
+    return {
+        f"{name}_cosine": f"{min(agreement.cosines):.6f}",
+        f"{name}_error": f"{max(agreement.errors):.2g}",
+    }
 
 
 def _listed(values: npt.NDArray[np.floating], form: str) -> str:

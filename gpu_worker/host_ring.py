@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
+from hiddenfeed.errors import TransientError
+
 _ALIGNMENT = 64
 
 
@@ -53,6 +55,11 @@ class Slot:
         self._pinned = pinned
         self._memory = torch.empty(0, dtype=torch.uint8)
 
+    @property
+    def size_bytes(self) -> int:
+        """Of the buffer."""
+        return self._memory.numel()
+
     def tensors(self, shape: RowShape, rows: int) -> ChunkTensors:
         """The buffer as tensors of `rows` tokens; what they held before is lost."""
         wanted: list[tuple[torch.dtype, tuple[int, ...]]] = [
@@ -69,7 +76,7 @@ class Slot:
         if self._memory.numel() < total:
             # Freed before the new one is made: two of them may not fit.
             self._memory = torch.empty(0, dtype=torch.uint8)
-            self._memory = torch.empty(total, dtype=torch.uint8, pin_memory=self._pinned)
+            self._memory = _host_memory(total, self._pinned)
         states, final, norms, nonzero, seen = (
             self._memory[start : start + _bytes(dtype, size)].view(dtype).view(size)
             for start, (dtype, size) in zip(starts, wanted, strict=True)
@@ -81,8 +88,14 @@ class Ring:
     """A fixed number of host buffers, so that host memory does not grow with the file."""
 
     def __init__(self, slots: int, *, pinned: bool) -> None:
-        self._free = [Slot(pinned) for _ in range(slots)]
+        self._all = [Slot(pinned) for _ in range(slots)]
+        self._free = list(self._all)
         self._returned = threading.Condition()
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all buffers together, those in use too."""
+        return sum(slot.size_bytes for slot in self._all)
 
     def acquire(self) -> Slot:
         """A free buffer; waits for the writer to give one back."""
@@ -95,6 +108,17 @@ class Ring:
         with self._returned:
             self._free.append(slot)
             self._returned.notify()
+
+
+def _host_memory(size_bytes: int, pinned: bool) -> torch.Tensor:
+    """uint8; raises TransientError where the host has no more of it, as another process may give some back."""
+    try:
+        return torch.empty(size_bytes, dtype=torch.uint8, pin_memory=pinned)
+    except RuntimeError as error:
+        kind = "page-locked memory" if pinned else "memory"
+        raise TransientError(
+            f"a buffer of {size_bytes} bytes of {kind} for states cannot be had: {str(error).splitlines()[0]}"
+        ) from error
 
 
 def _bytes(dtype: torch.dtype, size: tuple[int, ...]) -> int:

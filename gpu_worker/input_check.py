@@ -16,11 +16,13 @@ def check_input(model: TapModel, batch: TokenBatch) -> None:
         row = int(batch.source_rows[batch.sample_of_token(int(unknown[0]))])
         raise SampleError(
             f"token id {int(batch.input_ids[unknown[0]])} in source row {row} is not one of the model's "
-            f"{model.vocabulary} ids"
+            f"{model.vocabulary} ids",
+            "input",
         )
     longest = int(batch.lengths.argmax())
     if model.max_positions is not None and batch.lengths[longest] > model.max_positions:
         raise SampleError(
             f"the sample in source row {int(batch.source_rows[longest])} has {int(batch.lengths[longest])} tokens, "
-            f"and the model has positions for {model.max_positions}"
+            f"and the model has positions for {model.max_positions}",
+            "input",
         )

@@ -16,6 +16,7 @@ from torch import nn
 from common.hub import hub_or_cache, local_folder, model_error, quiet_libraries
 from common.logs import get_logger
 from gpu_worker.structure import dissect
+from gpu_worker.unpacked import never_packed
 from hiddenfeed.errors import ConfigError, HiddenfeedError
 
 log = get_logger("model")
@@ -89,6 +90,7 @@ def load_pretrained(source: ModelSource) -> nn.Module:
     transformers would fill them with random numbers.
     """
     quiet_libraries()
+    never_packed()
     try:
         with hub_or_cache("model", source.name, log.warning):
             model, info = _load(source, str(local_folder(source.name) or source.name))
@@ -141,9 +143,10 @@ def _load(source: ModelSource, place: str) -> tuple[nn.Module, dict[str, Any]]:
     arguments["dtype"] = "auto" if source.compute_dtype == "auto" else torch_dtype(source.compute_dtype)
     if source.attention != "auto":
         arguments["attn_implementation"] = source.attention
-    if source.device.type == "cuda":
-        arguments["device_map"] = {"": str(source.device)}
     method = _quantisation(config)
+    # Left to itself, what loads a quantised checkpoint takes a GPU that it sees.
+    if source.device.type == "cuda" or method is not None:
+        arguments["device_map"] = {"": str(source.device)}
     try:
         model, info = _auto_class(config).from_pretrained(place, **arguments)
     except (ImportError, RuntimeError, ValueError) as error:

@@ -18,6 +18,8 @@ log = get_logger("runs")
 
 #: A run that could not be prepared is tried again after this: somebody may have mended it.
 RETRY_SECONDS = 30.0
+#: Longest reason that is shown with a worker that cannot serve a run.
+_LONGEST_REASON = 300
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,16 @@ class RunChooser:
         if run_id is None or not self._prepare(run_id):
             return None
         return extract_queue_name(run_id)
+
+    def why_idle(self) -> str:
+        """Why no queue was chosen although there may be a run; empty if none was refused of late."""
+        now = self._clock()
+        refused = [
+            f"cannot serve {run_id}: {reason}"
+            for run_id, (not_before, reason) in self._refused.items()
+            if not_before > now
+        ]
+        return refused[-1][:_LONGEST_REASON] if refused else ""
 
     def _may_serve(self, record: RunRecord) -> bool:
         not_before, _ = self._refused.get(record.run_id, (0.0, ""))

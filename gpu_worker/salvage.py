@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
+from common.checks import Check
 from hiddenfeed.errors import DataError
 
 #: A batch with more bad samples than this is not the samples' fault, and is given up as a whole.
 MAX_BAD = 64
 
-#: Why these samples cannot be extracted together, or None if they can; places in the batch.
-Attempt = Callable[[Sequence[int]], str | None]
+#: Why a sample cannot be extracted.
+ReasonT = TypeVar("ReasonT")
 
 
-class SampleError(DataError):
+class CheckError(DataError):
+    """A check failed: these states must not be stored, or cannot be had."""
+
+    def __init__(self, reason: str, check: Check = "other") -> None:
+        super().__init__(reason)
+        self.check = check
+
+
+class SampleError(CheckError):
     """A sample's own fault: without it, the rest of its batch can be extracted.
 
     Other failures of a batch say that the computation is wrong, and another choice of samples could
@@ -21,13 +31,16 @@ class SampleError(DataError):
     """
 
 
-def find_bad(places: Sequence[int], attempt: Attempt, limit: int = MAX_BAD) -> dict[int, str] | None:
+def find_bad(
+    places: Sequence[int], attempt: Callable[[Sequence[int]], ReasonT | None], limit: int = MAX_BAD
+) -> dict[int, ReasonT] | None:
     """Samples that fail alone, with their reasons, of `places`, which failed together.
 
+    `attempt` says why samples at these places cannot be extracted together; None if they can.
     About 2·log2(n) times the batch is computed for one bad sample of n. Empty if every part succeeds.
     None if more than `limit` samples fail, or all of the first eight looked at alone.
     """
-    bad: dict[int, str] = {}
+    bad: dict[int, ReasonT] = {}
     good_alone = 0
     waiting = _halves(places)
     while waiting:

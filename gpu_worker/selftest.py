@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from gpu_worker.agreement import FIT_TOKENS, Tolerance, compare
-from gpu_worker.guards import state_names
+from common.checks import state_names
+from gpu_worker.agreement import FIT_TOKENS, Agreement, Tolerance, compare
 from gpu_worker.micro_batch import pack
 from gpu_worker.reference import Reference
 from gpu_worker.structure import DecoderParts
@@ -73,6 +74,15 @@ def probe(batch: TokenBatch, vocabulary: int, positions: int | None) -> TokenBat
     )
 
 
+@dataclass(frozen=True)
+class SelfTestResult:
+    """What a self-test that passed has seen."""
+
+    #: float64 [K'], median norm of every state as stored, without the first token of a sample.
+    norms: npt.NDArray[np.float64]
+    agreement: Agreement
+
+
 class SelfTest:
     """Made while the model is whole, run once it is truncated."""
 
@@ -91,8 +101,8 @@ class SelfTest:
             self._reference = torch.cat([reference.states(ids, selection) for ids in alone])
 
     @torch.inference_mode()
-    def run(self, model: TapModel, dtype: torch.dtype, tolerance: Tolerance) -> npt.NDArray[np.float64]:
-        """Median norm of every state [K'], as stored; raises ConfigError if a state is not the reference's."""
+    def run(self, model: TapModel, dtype: torch.dtype, tolerance: Tolerance) -> SelfTestResult:
+        """What was found; raises ConfigError if a state is not the reference's."""
         with _must_run(self._name):
             rows = self._computed(model, dtype)
         finals = [] if rows.final is None else [rows.final]
@@ -111,7 +121,7 @@ class SelfTest:
                 f"sample alone (cosine {agreement.cosines[worst]:.5f}, at least {tolerance.cosine}; relative error "
                 f"{agreement.errors[worst]:.2g}, at most {tolerance.error})"
             )
-        return self._median_norms(states)
+        return SelfTestResult(self._median_norms(states), agreement)
 
     def _computed(self, model: TapModel, dtype: torch.dtype) -> StateRows:
         micro_batch = pack(self._samples, 0, self._samples.samples)

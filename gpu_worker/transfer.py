@@ -8,8 +8,7 @@ copies run on a stream of their own behind an event, and nothing here waits for 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -33,8 +32,8 @@ class Transfer(Protocol):
 
     pinned: bool
 
-    def scope(self) -> AbstractContextManager[None]:
-        """To be entered by the thread that computes."""
+    def enter(self) -> None:
+        """To be called by every thread before it has to do with the device."""
         ...
 
     def upload(self, array: torch.Tensor) -> torch.Tensor:
@@ -80,9 +79,8 @@ class HostTransfer:
 
     pinned = False
 
-    def scope(self) -> AbstractContextManager[None]:
-        """Nothing to enter."""
-        return nullcontext()
+    def enter(self) -> None:
+        """A thread may compute anywhere."""
 
     def upload(self, array: torch.Tensor) -> torch.Tensor:
         """The tensor itself."""
@@ -120,8 +118,8 @@ class HostTransfer:
 
 
 class _CopyEvent:
-    def __init__(self, event: torch.cuda.Event, kept: ChunkTensors) -> None:
-        self._event, self._kept = event, kept
+    def __init__(self, event: torch.cuda.Event) -> None:
+        self._event = event
 
     def wait(self) -> None:
         """Block this thread, not the device, until the copy is done."""
@@ -137,11 +135,11 @@ class CudaTransfer:
         self._device = device
         self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
-    @contextmanager
-    def scope(self) -> Iterator[None]:
-        """Kernels compiled at run time go by the thread's current device, not by their tensors'."""
-        with torch.cuda.device(self._device):
-            yield
+    def enter(self) -> None:
+        """A new thread's current device is the first one, whatever the process uses: kernels compiled at run time go by
+        it, and a call that only waits for an event would open a context there, of half a gigabyte.
+        """
+        torch.cuda.set_device(self._device)
 
     def upload(self, array: torch.Tensor) -> torch.Tensor:
         """A copy that the compute stream orders before its use."""
@@ -164,10 +162,11 @@ class CudaTransfer:
         with torch.cuda.stream(self._side):
             for source, target in zip(made.all(), host.all(), strict=True):
                 target.copy_(source, non_blocking=True)
-                # The allocator must not hand this memory out before the copy has read it.
+                # The allocator must not hand this memory out before the copy has read it. Nobody else keeps it: with a
+                # slow disk the chunks that wait for the writer would else fill the device.
                 source.record_stream(self._side)
             event.record(self._side)
-        return _CopyEvent(event, made)
+        return _CopyEvent(event)
 
     def mark(self) -> torch.cuda.Event:
         """An event on the compute stream."""

@@ -129,7 +129,8 @@ class BatchFile:
         columns = [self._states] if self._final is None else [self._states, self._final]
         if self._failed or any(column.rows != self.batch.tokens for column in columns):
             raise GuardError(
-                f"batch {self.batch.batch_id}: its file did not get all of its {self.batch.tokens} rows"
+                f"batch {self.batch.batch_id}: its file did not get all of its {self.batch.tokens} rows",
+                "rows",
             )
         checksums = {column.place.name: column.checksum.value for column in columns}
         checksums |= self._write_small_tensors()

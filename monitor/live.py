@@ -98,6 +98,7 @@ def _run(run: RunView, proof: str, rows: int) -> list[RenderableType]:
     pace = f"{rate(run.tokens_per_second, 'tokens')}, {rate(run.samples_per_second, 'samples')}{f', {left}' if left else ''}"
     queue = f"{run.queued:,} queued, {run.started:,} started, {run.retrying:,} to be tried again, {run.failed:,} failed"
     parts: list[RenderableType] = [head, bar, Text(numbers), Text(pace), Text(queue)]
+    parts += _findings(run)
     if run.workers:
         parts.append(_workers(run.workers, rows))
     if run.uploaders:
@@ -111,6 +112,24 @@ def _run(run: RunView, proof: str, rows: int) -> list[RenderableType]:
         for failure in run.failures[:3]
     ]
     return parts
+
+
+def _findings(run: RunView) -> list[RenderableType]:
+    """What went wrong, and of what was well only the canaries: the window is small."""
+    wrong = [finding for finding in run.findings if finding.verdict in ("warn", "bad")]
+    texts = [
+        Text(
+            printable(f"{_MARKS[finding.verdict]} {finding.text}"),
+            style=_STYLES[finding.verdict],
+            no_wrap=True,
+        )
+        for finding in wrong[:3]
+    ]
+    checks = run.checks
+    if checks.canary_cosine is not None:
+        text = f"checked: {count_text(checks.batches, 'batch', 'batches')}, recomputed samples agree by {checks.canary_cosine.value:.5f} or more"
+        texts.append(Text(text, style="dim", no_wrap=True))
+    return list(texts)
 
 
 def _workers(workers: Sequence[DeviceView], rows: int) -> Table:

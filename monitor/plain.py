@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from hiddenfeed.words import count_text, size_text
-from monitor.rows import STAGES, UPLOADER_HEAD, stage_shares, uploader_row
+from monitor.rows import STAGES, STATE_HEAD, UPLOADER_HEAD, stage_shares, state_row, uploader_row
 from monitor.views import DeviceView, FailureView, RunView, Snapshot, proof_note, time_left_text, unknown_note
 from monitor.words import ago, rate, share
 
@@ -58,7 +58,15 @@ def _run(run: RunView, proof: str) -> str:
         parts.append(_table(head, map(_worker_row, run.workers)))
     if run.uploaders:
         parts.append(_table(UPLOADER_HEAD, map(uploader_row, run.uploaders)))
+    if run.batches:
+        parts.append(_checks(run))
     return "".join([*parts, _failures(run.failures), "</section>"])
+
+
+def _checks(run: RunView) -> str:
+    items = "".join(f'<li class="{escape(each.verdict)}">{escape(each.text)}</li>' for each in run.findings)
+    states = _table(STATE_HEAD, map(state_row, run.checks.states)) if run.checks.states else ""
+    return f"<h3>Checks</h3><ul>{items}</ul>{states}"
 
 
 def _worker_row(worker: DeviceView) -> tuple[str, ...]:

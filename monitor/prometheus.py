@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
+from common.checks import CHECKS, Extreme
 from monitor.views import RunView, Snapshot
 
 __all__ = ["CONTENT_TYPE_LATEST", "exposition"]
@@ -48,6 +49,7 @@ class _Snapshot(Collector):
             return
         yield from _runs(snapshot.runs)
         yield from _run_states(snapshot.runs)
+        yield from _checks(snapshot.runs)
         yield from _workers(snapshot.runs)
         yield from _uploaders(snapshot.runs)
         yield from _queues(snapshot)
@@ -112,6 +114,59 @@ def _run_states(runs: Iterable[RunView]) -> Iterator[Metric]:
         "run_state", "1 for the state the run is in.", ("run", "state"),
         [((run.run_id, state), float(run.state == state)) for run in runs for state in _RUN_STATES],
     )  # fmt: skip
+
+
+def _checks(runs: Iterable[RunView]) -> Iterator[Metric]:
+    runs = list(runs)
+
+    def each(value: Any) -> list[Sample]:
+        return [((run.run_id,), value(run)) for run in runs]
+
+    def of_states(value: Any) -> list[Sample]:
+        return [((run.run_id, state.state), value(state)) for run in runs for state in run.checks.states]
+
+    yield _counter(
+        "run_checked_batches", "Batches of which every number was checked.", ("run",), each(lambda run: run.checks.batches)
+    )  # fmt: skip
+    yield _counter(
+        "run_quarantined_batches",
+        "Batches without states.",
+        ("run",),
+        each(lambda run: run.quarantined_batches),
+    )
+    yield _counter(
+        "run_halvings", "Forward passes that were halved because memory ran out.", ("run",), each(lambda run: run.halvings)
+    )  # fmt: skip
+    yield _counter(
+        "run_failed_check_samples", "Samples set aside, by the check that they failed.", ("run", "check"),
+        [((run.run_id, check), run.checks.failed.get(check, 0)) for run in runs for check in CHECKS],
+    )  # fmt: skip
+    for name, what, field in (
+        ("canary", "a sample and the same computed alone", "canary"),
+        ("selftest", "a model and its untruncated form", "selftest"),
+    ):
+        yield _gauge(
+            f"run_{name}_min_cosine", f"Least cosine so far of {what}.", ("run",),
+            each(lambda run, field=field: _value(getattr(run.checks, f"{field}_cosine"))),
+        )  # fmt: skip
+        yield _gauge(
+            f"run_{name}_max_error_ratio", f"Largest relative error so far of {what}.", ("run",),
+            each(lambda run, field=field: _value(getattr(run.checks, f"{field}_error"))),
+        )  # fmt: skip
+    labels = ("run", "state")
+    yield _gauge(
+        "run_min_norm", "Smallest norm of a token so far.", labels, of_states(lambda at: at.norm_low.value)
+    )
+    yield _gauge(
+        "run_max_norm", "Largest norm of a token so far.", labels, of_states(lambda at: at.norm_high.value)
+    )
+    yield _gauge(
+        "run_max_zero_ratio", "Largest share of zeros in a batch so far.", labels, of_states(lambda at: at.zero_share.value)
+    )  # fmt: skip
+
+
+def _value(extreme: Extreme | None) -> float | None:
+    return None if extreme is None else extreme.value
 
 
 def _workers(runs: Iterable[RunView]) -> Iterator[Metric]:

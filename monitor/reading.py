@@ -184,7 +184,10 @@ def _read_runs(client: redis.Redis, records: Sequence[RunRecord]) -> tuple[RunFa
         run_id = record.run_id
         asked.append(
             (
-                trip.ask(partial(ask_progress, run_id=run_id), partial(parse_progress, run_id)),
+                trip.ask(
+                    partial(ask_progress, run_id=run_id),
+                    partial(parse_progress, run_id, states=record.states.split(",") if record.states else ()),
+                ),
                 trip.ask(partial(ask_counts, name=extract_queue_name(run_id)), parse_counts),
                 trip.ask(partial(ask_history, run_id=run_id, latest=_RECENT_POINTS), parse_history),
             )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from common.check_words import extreme_text
+from common.checks import StateRange
 from hiddenfeed.words import size_rate_text, size_text
 from monitor.views import DeviceView, UploaderView
 from monitor.words import ago, rate, share
 
 UPLOADER_HEAD = ("uploader", "files", "size", "rate", "each file", "duplicates", "last")
+STATE_HEAD = ("state", "smallest norm", "largest norm", "most zeros")
 STAGES = ("read", "forward", "stall", "write")
 
 
@@ -20,6 +23,16 @@ def uploader_row(uploader: UploaderView) -> tuple[str, ...]:
         size_rate_text(uploader.transfer_bytes_per_second),
         f"{uploader.duplicates:,}",
         ago(uploader.last_seconds_ago),
+    )
+
+
+def state_row(state: StateRange) -> tuple[str, ...]:
+    """Cells under `STATE_HEAD`."""
+    return (
+        state.state,
+        extreme_text(state.norm_low),
+        extreme_text(state.norm_high),
+        extreme_text(state.zero_share, ".2%"),
     )
 
 

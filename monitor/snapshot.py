@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from common.check_words import findings
 from common.run_state import UploaderProgress, WorkerProgress
 from common.worker.presence import WorkerInfo
 from hiddenfeed.words import count_text
@@ -22,6 +23,8 @@ from monitor.views import (
 
 #: Share of the spool's cap from which it is worth a warning.
 _NEARLY_FULL = 0.9
+#: How the reason of a GPU worker begins that a run's model, tokens or self-test keeps from serving it.
+_CANNOT_SERVE = "cannot serve "
 
 
 def take_snapshot(facts: Facts, now: float) -> Snapshot:
@@ -79,6 +82,10 @@ def _run(run: RunFacts, facts: Facts, processes: tuple[ProcessView, ...], now: f
         set_aside=progress.set_aside,
         set_aside_reason=progress.set_aside_reason,
         recent=recent_of(run.recent, now),
+        checks=progress.checks,
+        findings=findings(progress.checks, progress.halvings),
+        halvings=progress.halvings,
+        quarantined_batches=sum(worker.quarantined for worker in progress.workers),
     )
 
 
@@ -159,6 +166,8 @@ def _device(worker: WorkerProgress, state: str, current: tuple[str, ...], now: f
         state=state,
         busy=worker.busy,
         current=current,
+        halvings=worker.halvings,
+        quarantined=worker.quarantined,
     )
 
 
@@ -272,6 +281,11 @@ def _problems(
         f"{process.name} has been silent for {process.heartbeat_seconds_ago:.0f} s"
         for process in processes
         if process.state == "silent"
+    ]
+    found += [
+        f"{process.name} {process.waits_for}"
+        for process in processes
+        if process.state == "waiting" and process.waits_for.startswith(_CANNOT_SERVE)
     ]
     if spool and spool.used >= _NEARLY_FULL:
         found.append(f"the spool {spool.name} is {spool.used:.0%} full: GPU workers wait for uploads")

@@ -6,7 +6,16 @@ import time
 from collections.abc import Iterator, Sequence
 
 from hiddenfeed.words import count_text, duration_text, size_text
-from monitor.rows import STAGES, UPLOADER_HEAD, bare_rate, busy_share, stage_shares, uploader_row
+from monitor.rows import (
+    STAGES,
+    STATE_HEAD,
+    UPLOADER_HEAD,
+    bare_rate,
+    busy_share,
+    stage_shares,
+    state_row,
+    uploader_row,
+)
 from monitor.views import DeviceView, FailureView, RunView, Snapshot, proof_note, time_left_text, unknown_note
 from monitor.words import ago, rate, share
 
@@ -57,6 +66,9 @@ def _run_lines(run: RunView, proof: str) -> Iterator[str]:
         yield from _table(_WORKER_HEAD, [_worker_row(worker) for worker in run.workers])
     if run.uploaders:
         yield from _table(UPLOADER_HEAD, [uploader_row(uploader) for uploader in run.uploaders])
+    if run.batches:
+        yield from (f"  checks {VERDICTS[finding.verdict]} {finding.text}" for finding in run.findings)
+        yield from _table(STATE_HEAD, [state_row(state) for state in run.checks.states])
     yield from _failure_lines(run.failures)
 
 
@@ -119,7 +131,9 @@ def _failure_lines(failures: Sequence[FailureView]) -> Iterator[str]:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Columns as wide as their widest cell; the first one to the left, the others to the right."""
+    """Columns as wide as their widest cell, the first one to the left, the others to the right; nothing without rows."""
+    if not rows:
+        return
     widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
     for row in (head, *rows):
         cells = [

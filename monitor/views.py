@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from common.check_words import Finding
+from common.checks import Checks
 from hiddenfeed.words import duration_text
 
 
@@ -30,6 +32,10 @@ class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
     busy: float | None = None
     #: Ids of the jobs it has in hand.
     current: tuple[str, ...] = ()
+    #: Forward passes that ran out of memory and went on in halves.
+    halvings: int = 0
+    #: Batches of which it could store only a note.
+    quarantined: int = 0
 
 
 class UploaderView(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +95,13 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     set_aside_reason: str = ""
     #: Over the last two minutes; None where nobody watched.
     recent: RecentView | None = None
+    #: What was checked of the stored batches: the worst so far, and the same in sentences, what went wrong first.
+    checks: Checks = Checks()
+    findings: tuple[Finding, ...] = ()
+    #: Forward passes that ran out of memory and went on in halves.
+    halvings: int = 0
+    #: Batches of which a note with the reason is stored in place of states.
+    quarantined_batches: int = 0
 
 
 class RecentView(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 
 from common.batch_cost import fit
+from common.check_words import Finding, findings
+from common.checks import Checks
 from common.history import Point, Rates, rates_of
 from common.run_state import Progress, UploaderProgress, WorkerProgress
 from hiddenfeed.proof import Proof
@@ -100,6 +102,9 @@ class EndReport(msgspec.Struct, frozen=True, kw_only=True):
     upload_lag: UploadLag | None
     costs: tuple[CostLine, ...]
     rates: tuple[Rates, ...]
+    #: What was checked of the batches that Redis was told of: the worst of each kind, and the same in sentences.
+    checks: Checks
+    findings: tuple[Finding, ...]
     #: Reasons of skipped rows and quarantined samples, with how many there were of each, the most frequent first.
     skipped: dict[str, int]
     quarantined: dict[str, int]
@@ -148,6 +153,8 @@ def make_report(
             if (cost := fit(sums)) is not None
         ),
         rates=tuple(rates_of(points)),
+        checks=known.checks,
+        findings=findings(known.checks, known.halvings),
         skipped=skipped,
         quarantined=quarantined,
         versions=document.versions,

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
+from common.check_words import extreme_text
 from common.history import Rates
 from hiddenfeed.words import count_text, duration_text, size_rate_text, size_text
 from producer.end_report import EndReport
@@ -67,6 +68,7 @@ def _parts(report: EndReport) -> Iterable[str]:
             report.rates, ("used", lambda each: each.spool_bytes), ("cap", lambda each: each.spool_cap_bytes),
             lambda value: size_text(value or 0),
         )  # fmt: skip
+    yield from _checks(report)
     yield from _tables(report)
 
 
@@ -102,6 +104,25 @@ def _numbers(report: EndReport) -> str:
         )
     items = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>" for name, text in rows)
     return f"<dl>{items}</dl>"
+
+
+def _checks(report: EndReport) -> Iterable[str]:
+    items = "".join(f"<li>{escape(finding.text)}</li>" for finding in report.findings)
+    yield f"<h2>Checks</h2><ul>{items}</ul>"
+    if report.checks.states:
+        yield _table(
+            "Norms and zeros",
+            ("state", "smallest norm", "largest norm", "most zeros"),
+            [
+                (
+                    state.state,
+                    extreme_text(state.norm_low),
+                    extreme_text(state.norm_high),
+                    extreme_text(state.zero_share, ".2%"),
+                )
+                for state in report.checks.states
+            ],
+        )
 
 
 def _tables(report: EndReport) -> Iterable[str]:

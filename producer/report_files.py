@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import redis
 
+from common.checks import state_names
 from common.history import Point, read_history
 from common.redis_client import translated
 from common.run_state import Progress, read_progress
@@ -26,10 +27,12 @@ _MOST_REASONS, _MOST_BYTES = 10, 64 * 2**20
 
 def write_report(store: Store, client: redis.Redis, document: RunDocument, proof: Proof) -> None:
     """Write both files; without Redis, what it would have told is missing in them. Raises HiddenfeedError."""
-    run_id = document.run_id
+    run_id, identity = document.run_id, document.identity
     try:
         with translated(client):
-            progress: Progress | None = read_progress(client, run_id)
+            progress: Progress | None = read_progress(
+                client, run_id, state_names(identity.taps, identity.final_state)
+            )
             points = read_history(client, run_id)
     except TransientError:
         progress, points = None, list[Point]()

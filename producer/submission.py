@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import redis
 
+from common.checks import state_names
 from common.messages import ExtractBatch
 from common.queues import (
     LOST,
@@ -159,6 +160,7 @@ class Submission:
             tokens=self._document.plan.tokens,
             batches=self._document.plan.batches,
             squares=sum(manifest.squares or 0 for manifest in self._manifests),
+            states=",".join(state_names(self._document.identity.taps, self._document.identity.final_state)),
             submitted_at=time.time(),
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from common.batch_cost import CostSums, cost_terms
+from common.checks import Checks, Extreme, StateRange
 from common.history import Point
 from common.queues import FailedJob, QueueCounts
 from common.run_state import Progress, RunRecord, UploaderProgress, WorkerProgress
@@ -16,6 +17,30 @@ NOW = 1_790_000_000.0
 RUN = "demo-0123456789ab"
 QUEUE = f"extract-{RUN}"
 GIB = 2**30
+#: All is well but for three samples that gave values that are not finite.
+CHECKED = Checks(
+    batches=99,
+    canaries=98,
+    canary_cosine=Extreme(0.99912, 42),
+    canary_error=Extreme(0.0123, 17),
+    selftest_cosine=Extreme(0.99987, 0),
+    selftest_error=Extreme(0.0045, 0),
+    states=(
+        StateRange(
+            state="tap 2",
+            norm_low=Extreme(5.25, 3),
+            norm_high=Extreme(97.3, 8),
+            zero_share=Extreme(0.0012, 5),
+        ),
+        StateRange(
+            state="tap 18",
+            norm_low=Extreme(61.5, 3),
+            norm_high=Extreme(1234.5, 9),
+            zero_share=Extreme(0.0, 0),
+        ),
+    ),
+    failed={"finite": 3},
+)
 
 
 def worker(name: str, role: str = "gpu_worker", **changes: object) -> WorkerInfo:
@@ -64,6 +89,7 @@ def scene(**changes: object) -> Facts:
                              first_at=NOW - 105, last_at=NOW - 1),
         ),
         costs=(msgspec.convert({"device": "cuda", **sums}, CostSums, strict=False),),
+        checks=CHECKED,
     )  # fmt: skip
     failed = (FailedJob(f"{QUEUE}-000007", f"extract batch 7 of {RUN}", "the sample in row 3 is broken"),)
     run = RunFacts(

@@ -58,9 +58,11 @@ class Worker:
         settings: QueueSettings,
         slots: Callable[[], int],
         may_take: Callable[[], str | None] = lambda: None,
+        why_idle: Callable[[], str] = lambda: "",
         job_timeout_seconds: float | None = None,
     ) -> None:
-        """`slots` is asked before every pop, so it may change; `may_take` says why not, or None.
+        """`slots` is asked before every pop, so it may change; `may_take` says why not, or None; `why_idle` says, for
+        people, why `queues` chose none.
 
         A job running for longer than `job_timeout_seconds` is taken for hung: the process drains
         and `run` returns 75. Raises ConfigError for settings that cannot work together.
@@ -69,6 +71,7 @@ class Worker:
         self._client, self._settings = redis, settings
         self._choose, self._handlers = queues, dict(handlers)
         self._slots, self._may_take, self._timeout = slots, may_take, job_timeout_seconds
+        self._why_idle = why_idle
         self.name = presences.worker_name(role)
         self._table = SlotTable()
         self._shutdown = Shutdown(self._table.wake)
@@ -164,7 +167,8 @@ class Worker:
             log.info("serving another queue", queue=queue)
             self._queue = queue
             self._served |= {queue} if queue is not None else set()
-        self._presence.serve(queue, why_not or "", self._slots())
+        waiting = why_not or (self._why_idle() if queue is None else "")
+        self._presence.serve(queue, waiting, self._slots())
         if why_not is None and queue is not None:
             return True
         self._shutdown.requested.wait(self._settings.poll_seconds)

@@ -114,9 +114,26 @@ function drawRun(run) {
       make("dd", {}, text, ...(more ? [make("div", { cls: "more", text: more })] : [])))));
   });
   drawLanes(run);
+  drawChecks(run);
   table("uploaders", "Over the clock, and of one file on its way", ["uploader", "files", "size", "rate", "each file", "duplicates", "last"],
     run.uploaders.map((each) => [each.uploader, count(each.files), size(each.size_bytes), sizeRate(each.bytes_per_second),
       sizeRate(each.transfer_bytes_per_second), count(each.duplicates), ago(each.last_seconds_ago)]));
+}
+
+function extreme(found, text) {
+  return `${text} in batch ${count(found.batch)}`;
+}
+
+function drawChecks(run) {
+  part("findings", run.findings, (element, findings) => {
+    element.replaceChildren(...findings.map((finding) => make("li", { cls: finding.verdict },
+      make("span", { cls: `chip ${finding.verdict}`, text: MARKS[finding.verdict] }), " ", finding.text)));
+  });
+  const { states } = run.checks;
+  byId("states-part").hidden = !states.length;
+  table("states", "Norms of tokens and zeros, the most extreme so far", ["state", "smallest norm", "largest norm", "most zeros"],
+    states.map((each) => [each.state, extreme(each.norm_low, each.norm_low.value.toPrecision(4)),
+      extreme(each.norm_high, each.norm_high.value.toPrecision(4)), extreme(each.zero_share, `${(100 * each.zero_share.value).toFixed(2)}%`)]));
 }
 
 function stageBar(worker) {

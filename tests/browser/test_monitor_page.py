@@ -61,6 +61,8 @@ def _store_batch(client: redis.Redis, batch_id: int, at: float, worker: str = "g
     report = BatchReport(
         worker=worker, device="cuda:0", read_seconds=0.5, forward_seconds=8.0, stall_seconds=0.2, write_seconds=1.0,
         total_seconds=10.0, padded_tokens=1010,
+        guards={"norm_min": "5.2,61", "norm_max": "97,1234", "zero_fraction": "0.001,0", "canary_cosine": "0.9991",
+                "canary_error": "0.012"},
     )  # fmt: skip
     message = UploadFile(
         batch=batch, spool="default", path="p", key="k", size_bytes=500_000_000, checksum="c", report=report
@@ -166,6 +168,8 @@ def test_numbers_change_and_a_killed_worker_turns_red_within_the_lease(
             _store_batch(shown_run, batch_id, time(), "gpu_worker-h-1")
         _says(page, "#run-share", "30.0%")
         _says(page, "#run-numbers", "12,000")
+        _says(page, "#findings li.good", "every number of 12 batches was checked before it was stored")
+        _says(page, "#states tbody tr:last-child", "1234 in batch 0")
         _says(page, "#run-numbers", "about ")
         _keep(page, "running")
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from common.checks import CHECKS
 from common.messages import ExtractBatch, UploadFile
 from common.queues import extract_queue_name
 from common.worker import GiveBack, JobContext
@@ -145,6 +146,8 @@ def test_file_holds_what_was_planned(tmp_path: Path) -> None:
         "norm_max",
         "zero_fraction",
         "canary_cosine",
+        "selftest_cosine",
+        "selftest_error",
     }
     assert float(file.header.guards["canary_error"]) < 1e-4
 
@@ -197,7 +200,14 @@ def _assert_quarantined(run: TinyRun, upload: UploadFile, reason: str) -> None:
     assert len(note.source_rows) == upload.batch.samples
     assert reason in note.reason
     assert upload.report.guards == {"reason": note.reason}
-    assert (upload.report.set_aside, upload.report.set_aside_reason) == (upload.batch.samples, note.reason)
+    report = upload.report
+    assert (report.set_aside, report.set_aside_reason) == (upload.batch.samples, note.reason)
+    # Nothing that was computed is of use: no tokens, and no seconds.
+    assert (report.computed_tokens, report.computed_squares, report.padded_tokens) == (0, 0, 0)
+    assert (report.forward_seconds, report.stall_seconds) == (0, 0)
+    assert isinstance(report.failed_checks, dict)
+    assert sum(report.failed_checks.values()) == upload.batch.samples
+    assert set(report.failed_checks) <= set(CHECKS)
     usage = spool.usage()
     assert (usage.files, usage.part_bytes) == (1, 0)
 
@@ -219,6 +229,11 @@ def test_samples_with_ids_beyond_the_vocabulary_are_set_aside(tmp_path: Path) ->
         header = read_file(run.spool().resolve(upload.path)).header
         assert [sample.source_row for sample in header.facts.set_aside] == bad
         assert (upload.report.set_aside or 0) == len(bad)
+        assert (upload.report.failed_checks or {}) == ({"input": len(bad)} if bad else {})
+        good = [len(ids) for row, ids in zip(batch.source_rows, samples, strict=True) if int(row) not in bad]
+        if bad and good:
+            assert upload.report.computed_tokens == sum(good) == header.facts.tokens
+            assert upload.report.computed_squares == sum(length**2 for length in good)
         assert all(
             f"{row} {reason}" in sample.reason
             for row, sample in zip(bad, header.facts.set_aside, strict=True)

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 import redis
 
+from common.checks import Checks, Extreme, StateRange
 from common.messages import BatchReport, ExtractBatch, UploadFile, UploadReceipt
 from common.run_state import (
     FoundBatch,
@@ -67,6 +68,21 @@ def note(
     )
     with client.pipeline(transaction=True) as pipe:
         note_stored(pipe, upload(batch_id, worker), receipt, now, uploader="up-1")
+        pipe.execute()
+
+
+def store(client: redis.Redis, message: UploadFile) -> None:
+    """Count the upload of a message."""
+    receipt = UploadReceipt(
+        run_id=RUN,
+        batch_id=message.batch.batch_id,
+        key="k",
+        outcome="stored",
+        size_bytes=1,
+        upload_seconds=1.0,
+    )
+    with client.pipeline(transaction=True) as pipe:
+        note_stored(pipe, message, receipt, 2000.0)
         pipe.execute()
 
 
@@ -142,19 +158,85 @@ def test_samples_set_aside_count_once_with_the_last_reason(redis_client: redis.R
     for batch_id, reason in ((0, "first"), (1, "second " + "x" * 1000), (1, "again")):
         message = upload(batch_id)
         report = msgspec.structs.replace(
-            message.report, set_aside=2, set_aside_reason=reason, padded_tokens=300
-        )
-        receipt = UploadReceipt(
-            run_id=RUN, batch_id=batch_id, key="k", outcome="stored", size_bytes=1, upload_seconds=1.0
-        )
-        with redis_client.pipeline(transaction=True) as pipe:
-            note_stored(pipe, msgspec.structs.replace(message, report=report), receipt, 2000.0)
-            pipe.execute()
+            message.report, set_aside=2, set_aside_reason=reason, padded_tokens=400, computed_tokens=300,
+            computed_squares=20_000,
+        )  # fmt: skip
+        store(redis_client, msgspec.structs.replace(message, report=report))
     progress = read_progress(redis_client, RUN)
     assert progress.set_aside == 4
-    # More tokens than padded ones would be less than no padding.
-    assert progress.workers[0].padded_tokens == progress.workers[0].tokens == 1000
+    # All of the run's tokens are dealt with; the worker's seconds were spent on those that are stored.
+    assert (progress.samples, progress.tokens) == (20, 1000)
+    (worker,) = progress.workers
+    assert (worker.samples, worker.tokens, worker.squares, worker.padded_tokens) == (16, 600, 40_000, 800)
+    assert (worker.padding, worker.tokens / worker.forward_seconds) == (0.25, 1200)
+    (cost,) = progress.costs
+    assert cost.x == pytest.approx(0.6)
+    assert cost.z == pytest.approx(0.04)
     assert progress.set_aside_reason == ("second " + "x" * 1000)[:500]
+
+
+def test_a_batch_without_states_adds_nothing_to_what_was_computed(redis_client: redis.Redis) -> None:
+    note(redis_client, 0)
+    report = BatchReport(
+        worker="gpu a:1", device="cpu", total_seconds=3.0, set_aside=10, set_aside_reason="no", computed_tokens=0,
+        computed_squares=0, failed_checks={"canary": 10, "<evil": 3}, guards={"reason": "no"},
+    )  # fmt: skip
+    store(redis_client, msgspec.structs.replace(upload(7), report=report))
+    progress = read_progress(redis_client, RUN)
+    (worker,) = progress.workers
+    assert (progress.tokens, worker.tokens, worker.samples, worker.quarantined) == (1000, 500, 10, 1)
+    assert worker.tokens / worker.forward_seconds == 500 / 0.25
+    assert (progress.checks.failed, progress.checks.batches) == ({"canary": 10}, 0)
+
+
+def test_checks_keep_the_worst_of_every_kind_with_its_batch(redis_client: redis.Redis) -> None:
+    told = (
+        # norms, zeros, canary's cosine and error, self-test's
+        (4, "5.5,90", "6.5,700", "0,0.02", "0.9999", "0.001"),
+        (12, "5,95", "6,649.5", "0.01,0", "0.9991", "0.004"),
+        (12, "1,1", "9,999", "0.5,0.5", "0.1", "9"),
+        (31, "5.1,80", "6.1,650", "0.005,0.01", "0.9995", "1e-05"),
+    )
+    for batch, low, high, zeros, cosine, error in told:
+        guards = {
+            "norm_min": low, "norm_max": high, "zero_fraction": zeros, "canary_cosine": cosine, "canary_error": error,
+            "selftest_cosine": "0.99", "selftest_error": "0.02",
+        }  # fmt: skip
+        message = upload(batch)
+        store(
+            redis_client,
+            msgspec.structs.replace(message, report=msgspec.structs.replace(message.report, guards=guards)),
+        )
+    states = ["tap 2", "the final state"]
+    checks = read_progress(redis_client, RUN, states).checks
+    # A batch that is delivered twice counts once: the third one says nothing.
+    assert (checks.batches, checks.canaries) == (3, 3)
+    assert (checks.canary_cosine, checks.canary_error) == (Extreme(0.9991, 12), Extreme(0.004, 12))
+    assert (checks.selftest_cosine, checks.selftest_error) == (Extreme(0.99, 4), Extreme(0.02, 4))
+    tap, final = checks.states
+    assert tap == StateRange(
+        state="tap 2", norm_low=Extreme(5.0, 12), norm_high=Extreme(6.5, 4), zero_share=Extreme(0.01, 12)
+    )
+    assert final == StateRange(
+        state="the final state",
+        norm_low=Extreme(80, 31),
+        norm_high=Extreme(700, 4),
+        zero_share=Extreme(0.02, 4),
+    )
+    # However many batches and taps: Redis holds a fixed number of fields.
+    assert redis_client.hlen(f"hiddenfeed:progress:{RUN}:checks") == 9
+
+
+@pytest.mark.parametrize("norms", ["nan", "inf,1", "one", "", ",", "1 2,3", "\n"])
+def test_checks_of_a_message_that_holds_no_numbers_are_left_out(
+    redis_client: redis.Redis, norms: str
+) -> None:
+    message = upload(0)
+    report = msgspec.structs.replace(message.report, guards={"norm_min": norms, "canary_cosine": norms})
+    store(redis_client, msgspec.structs.replace(message, report=report))
+    assert read_progress(redis_client, RUN).checks == Checks()
+    redis_client.hset(f"hiddenfeed:progress:{RUN}:checks", mapping={"canary_cosine": norms, "batches": norms})
+    assert read_progress(redis_client, RUN).checks.canary_cosine is None
 
 
 def test_time_between_batches_counts_but_for_long_pauses(redis_client: redis.Redis) -> None:

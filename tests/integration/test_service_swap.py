@@ -206,6 +206,12 @@ def test_run_that_cannot_be_served_is_passed_over_for_a_while(
     assert chooser.choose_queue(None) is None
     assert chooser.choose_queue(None) is None
     assert [record.getMessage() for record in caplog.records].count("cannot serve a run") == 1
+    # Whoever looks at the monitor sees it with the worker, for as long as it is so.
+    assert chooser.why_idle().startswith(f"cannot serve {broken.run_id}: ")
+    assert len(chooser.why_idle()) <= 300
+    clock.now += RETRY_SECONDS + 1
+    assert chooser.why_idle() == ""
+    clock.now -= RETRY_SECONDS + 1
 
     _submit(redis_client, good, 2.0)
     both = _both_stores(tmp_path, broken, good)

@@ -274,6 +274,14 @@ def test_the_reason_for_waiting_is_shown_and_no_job_is_taken(redis_client: redis
         wait_until(lambda: state(redis_client, job) == "finished")
 
 
+def test_the_reason_for_having_no_queue_is_shown(redis_client: redis.Redis) -> None:
+    why = ["cannot serve demo: the self-test failed"]
+    with running(make_worker(redis_client, returns("done"), queues=lambda _: None, why_idle=lambda: why[0])):
+        wait_until(lambda: [info.waiting for info in list_workers(redis_client)] == why)
+        why[0] = ""
+        wait_until(lambda: [info.waiting for info in list_workers(redis_client)] == [""])
+
+
 def test_the_chooser_moves_the_worker_from_queue_to_queue(redis_client: redis.Redis) -> None:
     second = "extract-second"
 

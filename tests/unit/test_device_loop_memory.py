@@ -13,9 +13,12 @@ import torch
 from common.messages import UploadFile
 from common.queues import extract_queue_name
 from common.worker import JobContext
+from gpu_worker.device_loop import is_device_lost
 from gpu_worker.extract import Extractor
+from gpu_worker.host_ring import RowShape, Slot
 from gpu_worker.micro_batch import canary_sample, pack, split
 from gpu_worker.tokens import TokenBatch
+from hiddenfeed.errors import TransientError
 from hiddenfeed.proof import QuarantineNote
 from tests.extraction import TinyRun, read_file, tiny_run
 
@@ -23,8 +26,8 @@ from tests.extraction import TinyRun, read_file, tiny_run
 class SmallMemory:
     """A model that runs out of memory above a number of padded tokens, as CUDA would."""
 
-    def __init__(self, model: Any, limit: int, error: type[RuntimeError] = torch.OutOfMemoryError) -> None:
-        self.limit, self.error = limit, error
+    def __init__(self, model: Any, limit: int, error: RuntimeError | None = None) -> None:
+        self.limit, self.error = limit, error or torch.OutOfMemoryError("Tried to allocate 2 GiB")
         self.asked: list[tuple[int, ...]] = []
         self._forward = model.forward
         model.forward = self
@@ -32,7 +35,7 @@ class SmallMemory:
     def __call__(self, ids: torch.Tensor, rows: Any) -> None:
         self.asked.append(tuple(ids.shape))
         if ids.numel() > self.limit:
-            raise self.error("DefaultCPUAllocator: can't allocate memory")
+            raise self.error
         self._forward(ids, rows)
 
 
@@ -44,8 +47,16 @@ def _extract(extractor: Extractor, run: TinyRun, batch_id: int) -> UploadFile:
     return payload
 
 
-@pytest.mark.parametrize("error", [torch.OutOfMemoryError, RuntimeError])
-def test_halved_batches_hold_the_same_states(tmp_path: Path, error: type[RuntimeError]) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    ],
+)
+def test_halved_batches_hold_the_same_states(tmp_path: Path, error: RuntimeError) -> None:
     run = tiny_run(tmp_path, lengths=np.full(24, 20), micro_batch_tokens=160)
     spool = run.spool()
     with run.extractor(spool) as (extractor, service), service.use(run.run_id) as served:
@@ -81,6 +92,20 @@ def test_sample_that_does_not_fit_alone_is_quarantined_and_named(tmp_path: Path)
     assert [upload.batch.longest for upload in notes] == [60]
     note = msgspec.json.decode(spool.resolve(notes[0].path).read_bytes(), type=QuarantineNote)
     assert note.reason == "the sample in source row 0, 60 tokens, does not fit into the memory of cpu"
+
+
+def test_memory_that_ran_out_is_no_device_that_is_lost() -> None:
+    assert is_device_lost(RuntimeError("CUDA error: an illegal memory access was encountered"))
+    assert not is_device_lost(RuntimeError("CUDA error: out of memory"))
+    assert not is_device_lost(
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate")
+    )
+
+
+def test_host_memory_that_cannot_be_had_is_tried_again_later() -> None:
+    shape = RowShape(taps=1, hidden_size=1 << 20, dtype=torch.bfloat16, final=False)
+    with pytest.raises(TransientError, match=r"a buffer of \d+ bytes of memory for states cannot be had"):
+        Slot(pinned=False).tensors(shape, 1 << 40)
 
 
 def test_other_errors_of_the_model_are_not_taken_for_memory(tmp_path: Path) -> None:

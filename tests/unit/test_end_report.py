@@ -50,10 +50,13 @@ def test_page_stands_alone() -> None:
     assert tags.tags.count("svg") == 3
     assert "Proved complete: 12 input rows = 9 stored + 2 skipped + 1 quarantined" in page
     assert page.count("&lt;script&gt;") == 3
+    assert "<li>3 samples set aside: values that are not finite</li>" in page
+    assert "<td>tap 18</td><td>61.5 in batch 3</td><td>1234 in batch 9</td><td>0.00% in batch 0</td>" in page
 
 
 def test_without_redis_the_proof_still_stands() -> None:
     report = report_of(None, rates=(), upload_lag=None)
     assert report.seconds is None
     assert "Proved complete" in render_report(report)
+    assert "no batch has been checked yet" in render_report(report)
     assert "too short for a curve" in render_report(report)

@@ -56,6 +56,7 @@ def test_healthy_batch_passes_and_leaves_statistics() -> None:
     assert chunks.check(baseline=np.array([5.0, 9.0])) == {
         "norm_mean": "5,9",
         "norm_median": "5,9",
+        "norm_min": "5,9",
         "norm_max": "5,9",
         "zero_fraction": "0.01,0",
     }

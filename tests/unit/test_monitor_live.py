@@ -45,6 +45,8 @@ def test_answers_and_workers_are_shown() -> None:
     assert "busy" in lane
     assert "████████" in lane
     assert " 101 " in lane
+    assert "✕ 3 samples set aside: values that are not finite" in text
+    assert "checked: 99 batches, recomputed samples agree by 0.99912 or more" in text
 
 
 def test_a_silent_worker_is_red() -> None:

@@ -180,6 +180,14 @@ def test_problems_are_sentences_and_the_worst_comes_first() -> None:
     assert "extract batch 3: out of memory" in render(snapshot)
 
 
+def test_a_worker_that_cannot_serve_a_run_is_a_problem() -> None:
+    reason = (
+        f"cannot serve {RUN}: the self-test failed: tap 3 of a padded batch is not what the whole model gives"
+    )
+    facts = Facts(lease_seconds=LEASE, runs=(_run(_progress(0)),), workers=(_worker(waiting=reason),))
+    assert take_snapshot(facts, NOW).problems == (f"w1 {reason}",)
+
+
 def test_process_states() -> None:
     workers = (
         _worker(name="a", running=1),

@@ -23,7 +23,8 @@ UNITLESS = {
     "hiddenfeed_up", "hiddenfeed_store_up", "hiddenfeed_run_planned_batches", "hiddenfeed_run_planned_tokens",
     "hiddenfeed_run_planned_samples", "hiddenfeed_run_jobs", "hiddenfeed_run_state", "hiddenfeed_run_proved",
     "hiddenfeed_upload_jobs", "hiddenfeed_processes", "hiddenfeed_process_running_jobs", "hiddenfeed_process_slots",
-    "hiddenfeed_spool_files",
+    "hiddenfeed_spool_files", "hiddenfeed_run_canary_min_cosine", "hiddenfeed_run_selftest_min_cosine",
+    "hiddenfeed_run_min_norm", "hiddenfeed_run_max_norm",
 }  # fmt: skip
 
 
@@ -49,6 +50,12 @@ def test_numbers_of_the_scene() -> None:
     assert samples["hiddenfeed_processes", (("role", "uploader"), ("state", "silent"))] == 0
     assert samples["hiddenfeed_spool_used_ratio", (("spool", "default"),)] == pytest.approx(6 / 50)
     assert samples["hiddenfeed_run_remaining_seconds", (run,)] > 0
+    assert samples["hiddenfeed_run_checked_batches_total", (run,)] == 99
+    assert samples["hiddenfeed_run_failed_check_samples_total", (("check", "finite"), run)] == 3
+    assert samples["hiddenfeed_run_failed_check_samples_total", (("check", "canary"), run)] == 0
+    assert samples["hiddenfeed_run_canary_min_cosine", (run,)] == 0.99912
+    assert samples["hiddenfeed_run_selftest_max_error_ratio", (run,)] == 0.0045
+    assert samples["hiddenfeed_run_max_norm", (run, ("state", "tap 18"))] == 1234.5
 
 
 def test_names_are_conventional() -> None:

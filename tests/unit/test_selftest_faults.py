@@ -47,7 +47,9 @@ def _run(
     model.truncate()
     for name, value in kind.items():
         setattr(model, name, value(model))
-    return test.run(model, getattr(torch, dtype), tolerance_for([dtype], median=model.is_mixture))
+    result = test.run(model, getattr(torch, dtype), tolerance_for([dtype], median=model.is_mixture))
+    assert min(result.agreement.cosines) > 0.99
+    return result.norms
 
 
 @pytest.mark.parametrize("final_state", ["none", "pre", "post"])
