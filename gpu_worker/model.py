@@ -23,6 +23,8 @@ log = get_logger("model")
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
+#: Tokens of the pass that a quantised checkpoint is run with when it is loaded.
+_FIRST_TOKENS = 8
 #: What transformers and its parts raise for a checkpoint that they cannot make sense of.
 _LOAD_ERRORS = (
     OSError,
@@ -149,11 +151,22 @@ def _load(source: ModelSource, place: str) -> tuple[nn.Module, dict[str, Any]]:
         arguments["device_map"] = {"": str(source.device)}
     try:
         model, info = _auto_class(config).from_pretrained(place, **arguments)
+        if method is not None:
+            _run_once(model)
     except (ImportError, RuntimeError, ValueError) as error:
         if method is None or isinstance(error, torch.OutOfMemoryError):
             raise
         raise _QuantisedError(method, error) from error
     return model, info
+
+
+def _run_once(model: nn.Module) -> None:
+    """One forward pass of the whole model: what some quantised checkpoints leave to the first one (to unpack their weights,
+    from a hook of the outermost module) would never be done, as we run the decoder in it.
+    """
+    device = next(model.parameters()).device
+    with torch.no_grad():
+        model(input_ids=torch.zeros(1, _FIRST_TOKENS, dtype=torch.int64, device=device), use_cache=False)
 
 
 def _auto_class(config: Any) -> Any:
