@@ -18,6 +18,7 @@ BENCHMARKS = {
     "gpu_check": "does a GPU of this machine compute what it should, and how fast?",
     "control_plane": "what does the queue cost, and how many GPUs can one Redis feed?",
     "upload": "how much of a bare put's speed does the uploader deliver, and what does it cost?",
+    "reading": "how fast does a run come back for training?",
     "monitor": "what does the monitor cost Redis?",
     "eta": "how far off is the time that is said to be left?",
     "prepare": "how fast, and in how much memory, is a run prepared?",
@@ -29,7 +30,7 @@ BENCHMARKS = {
 
 def main(arguments: Sequence[str]) -> int:
     """Run one benchmark; returns the exit code."""
-    names = "\n".join(f"  {name:14} {question}" for name, question in BENCHMARKS.items())
+    names = "\n".join(f"  {name:15} {question}" for name, question in BENCHMARKS.items())
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description=f"{__doc__}\n\nbenchmarks:\n{names}",

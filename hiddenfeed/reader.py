@@ -6,10 +6,15 @@ the plan and a listing do, and what is stored so far is what there is to read.
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from hiddenfeed.batch_file import (
@@ -84,20 +89,44 @@ def open_run(url: str, run_id: str | None = None, options: StoreOptions | None =
     such run.
     """
     root, name = split_run_url(url) if run_id is None else (url, run_id)
-    return RunReader(open_store(root, options), name)
+    reopen = partial(open_store, root, options)
+    return RunReader(reopen(), name, reopen=reopen)
 
 
 class RunReader:
-    """What is stored of one run. Safe to use from several threads."""
+    """What is stored of one run. Safe to use from several threads, and by forked or spawned processes.
 
-    def __init__(self, store: Store, run_id: str) -> None:
-        """Reads the run's document and index; raises DataError if there is no such run."""
-        self.store = store
+    A map-style data set for `torch.utils.data` as well: `len(run)`, `run[position]`.
+    """
+
+    def __init__(self, store: Store, run_id: str, *, reopen: Callable[[], Store] | None = None) -> None:
+        """Reads the run's document and index; raises DataError if there is no such run.
+
+        `reopen` opens the store again in a process that this one starts, where a connection of ours must
+        not be used. Without it the reader belongs to one process.
+        """
         self.document: RunDocument = load_document(store, run_id)
-        self._indexer = Indexer(store, self.document)
+        self._reopen = reopen
+        self._use(store)
         self._index = self._indexer.look()
+
+    def _use(self, store: Store) -> None:
+        self._store, self._process = store, os.getpid()
+        self._indexer = Indexer(store, self.document)
         self._heads = BatchHeads(store, _HEADS_KEPT_BYTES)
         self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._reopen is None:
+            raise TypeError("a RunReader made of a store stays in its process; open the run with open_run")
+        return _reopened, (self._reopen, self.run_id, len(self))
+
+    @property
+    def store(self) -> Store:
+        """The store, opened anew in a process that was forked since."""
+        if self._reopen is not None and self._process != os.getpid():
+            self._use(self._reopen())
+        return self._store
 
     @property
     def run_id(self) -> str:
@@ -111,9 +140,10 @@ class RunReader:
 
     def refresh(self) -> int:
         """Look again at what is stored; returns how many samples can be read. Positions may change."""
+        store = self.store
         with self._lock:
             self._index = self._indexer.look()
-            self._heads = BatchHeads(self.store, _HEADS_KEPT_BYTES)
+            self._heads = BatchHeads(store, _HEADS_KEPT_BYTES)
             return len(self._index)
 
     def __len__(self) -> int:
@@ -124,6 +154,12 @@ class RunReader:
     def index(self) -> pa.Table:
         """One row per readable sample, in the order of positions; columns of index.parquet."""
         return self._index.table
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """int64 [samples]: tokens of each readable sample, by position."""
+        lengths: npt.NDArray[np.int64] = self._index.table["length"].to_numpy().astype(np.int64)
+        return lengths
 
     @property
     def sample_ids(self) -> list[str]:
@@ -157,7 +193,7 @@ class RunReader:
             samples=plan.samples,
             samples_stored=len(index),
             tokens=plan.tokens,
-            tokens_stored=int(index.table["length"].to_numpy().sum()),
+            tokens_stored=int(self.lengths.sum()),
             skipped=plan.skipped,
             size_bytes=sum(info.size_bytes for info in index.files.values()),
         )
@@ -172,7 +208,7 @@ class RunReader:
         Raises DataError for an unknown id or a damaged file, IndexError for a position outside
         0..len-1.
         """
-        index = self._index
+        store, index = self.store, self._index
         position = index.position_of(sample) if isinstance(sample, str) else int(sample)
         if not 0 <= position < len(index):
             raise IndexError(f"run {self.run_id} has no sample {position}: {len(index)} can be read")
@@ -192,9 +228,9 @@ class RunReader:
             loss_mask=head.tensors["loss_mask"][tokens],
             taps=layout.facts.taps,
             dtype=layout.facts.dtype,
-            raw=read_rows(self.store, key, layout.states, first, length),
+            raw=read_rows(store, key, layout.states, first, length),
             final_norm=layout.facts.final_norm,
-            raw_final=None if final is None else read_rows(self.store, key, final, first, length),
+            raw_final=None if final is None else read_rows(store, key, final, first, length),
         )
 
     def __getitem__(self, sample: str | int) -> Sample:
@@ -230,3 +266,14 @@ class RunReader:
             check_facts(self.document, index.planned(batch_id), header, index.file(batch_id).key)
 
         return self._heads.get(batch_id, index.file(batch_id), check)
+
+
+def _reopened(reopen: Callable[[], Store], run_id: str, samples: int) -> RunReader:
+    """A reader that was sent here from another process; raises DataError if its positions mean other samples now."""
+    reader = RunReader(reopen(), run_id, reopen=reopen)
+    if len(reader) != samples:
+        raise DataError(
+            f"run {run_id} had {samples} samples when its reader was sent to this process and has {len(reader)} now; "
+            "wait until the run is complete"
+        )
+    return reader

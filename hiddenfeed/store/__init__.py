@@ -38,7 +38,11 @@ def open_store(
     if scheme["scheme"] == "file" and url.startswith("file:///"):
         return DirectoryStore(Path(url.removeprefix("file://")), gate)
     if scheme["scheme"] == "s3" and url.startswith("s3://"):
-        from hiddenfeed.store.s3 import S3Store  # boto3 takes a third of a second and 40 MB
-
+        try:
+            from hiddenfeed.store.s3 import S3Store  # boto3 takes a third of a second and 40 MB
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] not in ("boto3", "botocore"):
+                raise
+            raise ConfigError("a store in S3 needs the package boto3: pip install 'hiddenfeed[s3]'") from None
         return S3Store(url, options or StoreOptions(), gate=gate, notes=notes)
     raise ConfigError(f"store {url!r} is neither s3://bucket/prefix nor a folder")

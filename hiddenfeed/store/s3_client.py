@@ -65,13 +65,11 @@ def parse_s3_url(url: str) -> tuple[str, str]:
 def make_client(options: StoreOptions) -> tuple[S3Client, str]:
     """(client, endpoint as shown to people); opens no connection.
 
-    Raises ConfigError if boto3 is missing, the profile is unknown or the endpoint is no URL.
+    Raises ConfigError if the profile is unknown or the endpoint is no URL.
     """
-    try:
-        from botocore.config import Config
-        from botocore.exceptions import BotoCoreError
-    except ImportError:
-        raise ConfigError("a store in S3 needs the package boto3: pip install 'hiddenfeed[s3]'") from None
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError
+
     if options.s3_endpoint is not None:
         _check_endpoint(options.s3_endpoint)
     if options.s3_ca_bundle is not None and not Path(options.s3_ca_bundle).is_file():

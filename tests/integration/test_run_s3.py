@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from hiddenfeed.inventory import load_document
 from hiddenfeed.proof import completion_gaps, finish, load_proof, prove
 from hiddenfeed.reader import RunReader, open_run
 from hiddenfeed.store import open_store
+from hiddenfeed.training import TrainingBatches
 from hiddenfeed.verify import verify
 from tests.conftest import S3Access
 from tests.synthetic_run import synthetic_run
@@ -98,3 +101,31 @@ def test_a_bucket_that_does_not_exist_is_one_sentence(
             assert output.err.startswith("error: ")
             assert output.err.count("\n") == 1
             assert "no-such-bucket" in output.err
+
+
+def _in_a_fork(check: Callable[[], bool]) -> bool:
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            code = 0 if check() else 2
+        finally:
+            os._exit(code)
+    return os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_process_has_connections_of_its_own(s3: S3Access) -> None:
+    run = synthetic_run()
+    run.write(open_store(s3.url, s3.options))
+    reader = open_run(s3.url, run.run_id, s3.options)
+    first = reader.read(0).raw
+
+    def child() -> bool:
+        batch = TrainingBatches(reader)[0]
+        return reader.store is not opened and len(batch.positions) == 12
+
+    opened = reader.store
+    assert _in_a_fork(child)
+    assert reader.store is opened
+    assert np.array_equal(reader.read(0).raw, first)
