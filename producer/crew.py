@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing.queues import Queue
 
 from common.processors import allowed_processors
 from common.settings.catalogue import DataSettings
@@ -73,12 +74,16 @@ class Crew:
     def __enter__(self) -> Crew:
         if self._processes > 1:
             threads = max(1, allowed_processors() // self._processes)
+            # A fork would copy the threads' locks without the threads.
+            context = multiprocessing.get_context("spawn")
+            # A tokenizer is more than a pipe holds: with the arguments of a process it would be waited for without end
+            # if that process is killed before it has read them.
+            parts: Queue[SampleParts] = context.Queue()
+            parts.cancel_join_thread()
+            for _ in range(self._processes):
+                parts.put(self._parts)
             self._pool = ProcessPoolExecutor(
-                self._processes,
-                # A fork would copy the threads' locks without the threads.
-                multiprocessing.get_context("spawn"),
-                initializer=_begin,
-                initargs=(self._parts, threads),
+                self._processes, context, initializer=_begin, initargs=(parts, threads)
             )
         return self
 
@@ -137,7 +142,7 @@ _maker: SampleMaker
 _columns: Columns
 
 
-def _begin(parts: SampleParts, threads: int) -> None:
+def _begin(parts_queue: Queue[SampleParts], threads: int) -> None:
     """What a process does first; from then on it ends when the one that started it does."""
     global _maker, _columns
     # Ctrl-C reaches all of a terminal's processes; the first one ends the others.
@@ -145,6 +150,7 @@ def _begin(parts: SampleParts, threads: int) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ["RAYON_NUM_THREADS"] = str(threads)
     os.environ["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"
+    parts = parts_queue.get()
     _maker, _columns = parts.maker(), parts.columns
 
 

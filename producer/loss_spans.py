@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from producer.chat_template import CLOSING, OPENING, ChatTemplate, Span, take_marks
+from producer.chat_template import CLOSING, OPENING, ChatTemplate, Span
 from producer.rows import Conversation, Message, RowError
 from producer.said import LeftOut, check_said, left_out, thinks_aloud
 from producer.template_probe import probe_boundary, probe_end, probe_prompt
@@ -84,12 +84,13 @@ class LossSpans:
     def find(self, conversation: Conversation) -> RenderedChat:
         """The text and its spans; raises RowError for a conversation whose spans cannot be proven."""
         chat = self._find(conversation)
-        return replace(chat, left_out=left_out(conversation, chat.text))
+        if OPENING in chat.text or CLOSING in chat.text:
+            raise RowError("a message contains U+FDD0 or U+FDD1, which are no characters")
+        missing = left_out(conversation, chat.text)
+        return replace(chat, left_out=missing) if missing else chat
 
     def _find(self, conversation: Conversation) -> RenderedChat:
         messages = conversation.messages
-        if any(OPENING in message["content"] or CLOSING in message["content"] for message in messages):
-            raise RowError("a message contains U+FDD0 or U+FDD1, which are no characters")
         if self._mode == "all":
             text = self._template.render(messages, conversation.tools)
             return RenderedChat(text, [(0, len(text))])
@@ -188,26 +189,22 @@ class LossSpans:
         for turn in plain:
             marked_messages[turn] = {**marked_messages[turn], "content": f"{OPENING}{turn}{CLOSING}"}
         try:
-            around, places = take_marks(self._template.render(marked_messages, conversation.tools))
+            around = _around_marks(self._template.render(marked_messages, conversation.tools), plain)
         except RowError:
             return {}
-        if [around[start:end] for start, end in places] != list(map(str, plain)):
+        if around is None:
             return {}
         found: dict[int, Span] = {}
-        taken, position = 0, 0
-        for place, turn in enumerate(plain):
-            before = around[taken : places[place][0]]
-            taken = places[place][1]
-            following = places[place + 1][0] if place + 1 < len(places) else len(around)
-            after = around[taken:following]
+        position = 0
+        for turn, before, after in zip(plain, around, around[1:], strict=False):
             said = _match(text, position + len(before), conversation.messages[turn]["content"], after)
-            if not text.startswith(before, position) or said is None:
+            if said is None or not text.startswith(before, position):
                 return {}
             content_start, content_end = said
             start = self._generation_start(conversation, text, turn, before, content_start)
             found[turn] = (start, self._turn_end(text, content_end))
             position = content_end
-        return found if text[position:] == around[taken:] else {}
+        return found if text[position:] == around[-1] else {}
 
     def _generation_start(
         self, conversation: Conversation, text: str, turn: int, before: str, content_start: int
@@ -268,6 +265,19 @@ class LossSpans:
         """Behind the special token that follows what was said, if one does: the model generates it too."""
         handover = self._handover.match(text, content_end)
         return handover.end() if handover else content_end
+
+
+def _around_marks(marked: str, turns: Sequence[int]) -> list[str] | None:
+    """What stands before, between and behind the marks of some turns; None if they are not there, each once, in order."""
+    first, *pieces = marked.split(OPENING)
+    around = [first]
+    for turn, piece in zip(turns, pieces, strict=False):
+        number, _, behind = piece.partition(CLOSING)
+        if number != str(turn):
+            return None
+        around.append(behind)
+    marks = len(turns)
+    return around if len(pieces) == marks == marked.count(CLOSING) else None
 
 
 def _learnt(messages: Sequence[Message], turns: Sequence[int]) -> list[int]:

@@ -152,8 +152,8 @@ class SampleMaker:
         """
         limits, length = self._settings, len(sample.ids)
         counted = f"{length}" if whole else f"at least {length}"
-        outside = (sample.ids >= self._vocab_size).nonzero()[0]
-        if len(outside):
+        if int(sample.ids.max()) >= self._vocab_size:
+            outside = (sample.ids >= self._vocab_size).nonzero()[0]
             raise RowError(
                 f"token id {sample.ids[outside[0]]} at position {outside[0]} is outside the model's vocabulary "
                 f"of {self._vocab_size}",

@@ -7,6 +7,7 @@ the token that ends an assistant's turn and excludes the generation prompt befor
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -164,21 +165,25 @@ def mask_of(encoding: Any, spans: Sequence[Span]) -> Mask:
     """uint8[n]: 1 for every token that has a character in one of `spans`, which are in order."""
     mask = np.zeros(len(encoding), np.uint8)
     for start, end in spans:
-        first = next(
-            (token for char in range(start, end) if (token := encoding.char_to_token(char)) is not None), None
-        )
+        first = _nearest(encoding, start, end, 1)
         if first is None:
             continue
-        last = next(
-            token
-            for char in range(end - 1, start - 1, -1)
-            if (token := encoding.char_to_token(char)) is not None
-        )
+        last = _nearest(encoding, end - 1, start - 1, -1)
+        assert last is not None
         # A character of several bytes may be several tokens, of which the first was found.
         while last + 1 < len(mask) and _begins_before(encoding, last + 1, end):
             last += 1
         mask[first : last + 1] = 1
     return mask
+
+
+def _nearest(encoding: Any, start: int, end: int, step: int) -> int | None:
+    """The token of the first character from `start` on that is in one; None if none is before `end`."""
+    for char in range(start, end, step):
+        token: int | None = encoding.char_to_token(char)
+        if token is not None:
+            return token
+    return None
 
 
 def _within(spans: Sequence[Span], size: int) -> Sequence[Span]:
@@ -210,4 +215,5 @@ def _begins_before(encoding: Any, token: int, end: int) -> bool:
 
 
 def _ids(encoding: Any) -> Ids:
-    return np.array(encoding.ids, dtype=np.int32)
+    # A list goes into an array three times as fast as into one of numpy's.
+    return np.frombuffer(array("i", encoding.ids), np.int32)

@@ -37,6 +37,9 @@ def turn_list(where: str, raw: Any) -> Any:
         return _transposed(where, raw)
     if not isinstance(raw, list) or not raw:
         return raw
+    if isinstance(raw[0], dict) and any(raw[0].get(key) is not None for key in _ROLES):
+        # As nearly all are.
+        return raw
     if all(isinstance(item, str) for item in raw):
         return [{"role": _SIDES[place % 2], "content": text} for place, text in enumerate(raw)]
     if all(_is_pair(item) and isinstance(item, list) and item[0].strip().lower() in ROLES for item in raw):
