@@ -17,7 +17,9 @@ from producer.turn_lists import turn_list
 
 _REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 _TEXT_PARTS = ("text", "input_text", "output_text")
-_SPELLED_KEYS = ("role", "from", "content", "value")
+#: Where what a message says may be, the first that has something counts.
+_CONTENT_KEYS = ("content", "value", "parts", "text")
+_SPELLED_KEYS = ("role", "from", *_CONTENT_KEYS)
 
 
 def conversation(where: str, raw: Any, system: Any, tools: list[Any] | None) -> Conversation:
@@ -152,13 +154,17 @@ def _message(where: str, raw: Any) -> Message:
     if not isinstance(raw, dict):
         raise RowError(f"{where} is {kind_of(raw)}, not a message with a role and content")
     spelled = raw["role"] if raw.get("role") is not None else raw.get("from")
+    lowered = {str(key).lower(): value for key, value in raw.items()} if spelled is None else raw
+    if lowered.keys() != raw.keys():
+        return _message(where, lowered)
     if not isinstance(spelled, str):
         keys = ", ".join(str(key)[:40] for key in list(raw)[:8]) or "nothing"
         raise RowError(f"{where} has no role: neither role nor from is there as text; it has {keys}")
     role = ROLES.get(spelled.strip().lower())
     if role is None:
         raise RowError(f"{where} has the unknown role {spelled[:40]!r}")
-    content = _content_text(where, raw["content"] if raw.get("content") is not None else raw.get("value"))
+    said = next((raw[key] for key in _CONTENT_KEYS if raw.get(key) is not None), None)
+    content = _content_text(where, said)
     rest = {key: value for key, value in raw.items() if key not in _SPELLED_KEYS and value is not None}
     if role == "call":
         return {"role": "assistant", "content": "", **rest, "tool_calls": _calls(where, content)}

@@ -370,6 +370,8 @@ def test_the_page_about_data_has_every_column_role_and_filter() -> None:
         {"messages": [["human", "hi"], ["ai", "hello"]]},
         {"Conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "hello"}]},
         {"Instruction": "hi", "Response": "hello"},
+        {"messages": [{"Role": "user", "Content": "hi"}, {"role": "model", "parts": [{"text": "hello"}]}]},
+        {"messages": [{"role": "user", "text": "hi"}, BOT]},
         {"prompt": "hi", "chosen": [USER, BOT], "response": [USER, BOT]},
         {"prompt": [USER], "completion": [USER, BOT]},
         {"instruction": "hi", "output": "hello", "history": []},
