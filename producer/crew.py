@@ -105,7 +105,7 @@ class Crew:
         waiting: deque[tuple[list[RawRow], Future[MadeParcel]]] = deque()
         try:
             for chunk in chunks:
-                waiting.append((chunk, self._pool.submit(_make, pack_rows(chunk))))
+                waiting.append((chunk, _submitted(self._pool, chunk)))
                 if len(waiting) > _CHUNKS_EACH * self._processes:
                     yield _ended(waiting)
             while waiting:
@@ -125,6 +125,15 @@ def crew_size(wanted: int, data_bytes: int) -> int:
 
 #: Less data than this is tokenised sooner than processes start.
 LITTLE_BYTES = 8 * 1024 * 1024
+
+
+def _submitted(pool: ProcessPoolExecutor, chunk: list[RawRow]) -> Future[MadeParcel]:
+    parcel = pack_rows(chunk)
+    try:
+        return pool.submit(_make, parcel)
+    except OSError as error:
+        # A pool that loses a process closes its pipes, which may be while the next process is started with them.
+        raise BrokenProcessPool(str(error)) from error
 
 
 def _ended(waiting: deque[tuple[list[RawRow], Future[MadeParcel]]]) -> tuple[list[RawRow], Made]:

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Iterator
+from multiprocessing import resource_tracker, spawn
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,17 @@ def test_a_process_that_is_killed_is_an_error(tmp_path: Path, monkeypatch: pytes
         with pytest.raises(PermanentError, match="--prepare-processes 1"):
             list(made)
     assert not multiprocessing.active_children()
+
+
+def test_processes_that_end_before_they_begin_are_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # More than a pipe holds is on its way to each of them, as with any real tokenizer.
+    recipe = recipe_of(tmp_path, "{# " + "x" * 300_000 + " #}" + "{{ messages[0].content }}")
+    resource_tracker.ensure_running()
+    monkeypatch.setattr(spawn, "_python_exe", b"/bin/false")
+    with Crew(recipe.sample_parts, 2) as crew, pytest.raises(PermanentError, match="--prepare-processes 1"):
+        list(crew.make(chunks_of(recipe, monkeypatch)))
 
 
 def test_what_a_process_raises_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
