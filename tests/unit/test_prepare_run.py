@@ -31,7 +31,15 @@ from producer.report import tally_lines
 from producer.spill import Spill
 from producer.tokens_file import read_manifests
 from producer.workplace import workplace
-from tests.tiny_chat import CHATML, FORGETFUL, conversations, pretrained, write_model_folder, write_rows
+from tests.tiny_chat import (
+    CHATML,
+    CHATML_MARKED,
+    FORGETFUL,
+    conversations,
+    pretrained,
+    write_model_folder,
+    write_rows,
+)
 
 
 @pytest.fixture(scope="session")
@@ -46,7 +54,7 @@ def quiet() -> Console:
 def recipe_of(data: Path, model: Path, **settings: Any) -> Recipe:
     plan = {
         name: settings.pop(name)
-        for name in ("micro_batch_tokens", "target_file_bytes", "seed")
+        for name in ("micro_batch_tokens", "target_file_bytes", "seed", "prepare_processes")
         if name in settings
     }
     return make_recipe(
@@ -413,6 +421,37 @@ def test_a_template_file_takes_the_place_of_the_models_own(tmp_path: Path) -> No
         tmp_path / "with", recipe_of(data, model, chat_template=str(tmp_path / "mine.jinja"))
     )
     assert prepared.summary.samples == 3
+
+
+def test_marks_of_a_template_of_their_own_are_what_is_learnt(tmp_path: Path) -> None:
+    def dropping(template: str) -> str:
+        return template.replace("message.content", "message.content.split('</think>')[-1]")
+
+    model = write_model_folder(tmp_path / "model", dropping(CHATML))
+    thinking = [
+        {"role": "user", "content": "how"},
+        {"role": "assistant", "content": "<think>hello</think>fine"},
+        {"role": "user", "content": "are"},
+        {"role": "assistant", "content": "thanks"},
+    ]
+    data = write_rows(tmp_path / "data.jsonl", [{"messages": thinking}] * 3)
+    marks = tmp_path / "marks.jinja"
+    marks.write_text(dropping(CHATML_MARKED))
+    recipe = recipe_of(data, model, loss_mask=f"template:{marks}", prepare_processes=2)
+    prepared = prepared_in(tmp_path / "out", recipe)
+    rows = pq.read_table(prepared.tokens_path).to_pylist()
+    assert len(rows) == 3
+    learnt = [token for token, one in zip(rows[0]["input_ids"], rows[0]["loss_mask"], strict=True) if one]
+    assert pretrained().decode(learnt) == "fine<|im_end|>thanks<|im_end|>"
+    assert any(
+        line.startswith("not shown by the chat template: 3 × thoughts")
+        for line in tally_lines(prepared.tally)
+    )
+    marks.write_text(CHATML)
+    with pytest.raises(ConfigError, match=r"marks\.jinja marks nothing with \{% generation %\}"):
+        recipe_of(data, model, loss_mask=f"template:{marks}")
+    with pytest.raises(ConfigError, match="--loss-mask template:/nowhere cannot be read"):
+        recipe_of(data, model, loss_mask="template:/nowhere")
 
 
 # --- the folder ---
