@@ -89,6 +89,7 @@ def describe(results: dict[str, Any]) -> list[str]:
         lines += [
             f"{model} on {found['device']} ({found['dtype']}, {found['threads']} threads):",
             f"  efficiency     {found['efficiency']:.3f} (rounds {span}; {fastest})",
+            f"  of processors  {found['cpu_efficiency']:.3f}: seconds of bare passes over the worker's",
             f"  noise          {found['noise']:.3f} (rounds {found['noise_min']:.3f} to {found['noise_max']:.3f}): bare against bare",
             f"  worker         {found['worker_tokens_per_second']:,.0f} tokens/s",
             f"  bare forward   {found['bare_tokens_per_second']:,.0f} tokens/s",
@@ -108,6 +109,9 @@ class _Round:
     before: float
     worker: float
     after: float
+    #: Of the processors, over all threads of this process.
+    bare_cpu: float
+    worker_cpu: float
 
     @property
     def bare(self) -> float:
@@ -129,6 +133,7 @@ class Measurement:
         self._extract = ExtractSettings(device=device)
         self._service = RunService(store, TokenCache(folder / "cache"), self._extract, resolve_device(device))
         self._reports: list[BatchReport] = []
+        self._extracted = threading.Semaphore(0)
 
     def measure(self) -> dict[str, Any]:
         """All rounds; a first one of each kind warms up and is dropped."""
@@ -180,8 +185,14 @@ class Measurement:
         }
 
     def _round(self, bare: Sequence[MicroBatch]) -> _Round:
-        before, worker = self._bare_round(bare), self._worker_round()
-        return _Round(before, worker, self._bare_round(bare))
+        cpu = [time.process_time()]
+        before = self._bare_round(bare)
+        cpu.append(time.process_time())
+        worker = self._worker_round()
+        cpu.append(time.process_time())
+        after = self._bare_round(bare)
+        cpu.append(time.process_time())
+        return _Round(before, worker, after, (cpu[1] - cpu[0] + cpu[3] - cpu[2]) / 2, cpu[2] - cpu[1])
 
     def _start_worker(self) -> tuple[Worker, threading.Thread]:
         extractor = Extractor(self._service, self._spool)
@@ -189,6 +200,7 @@ class Measurement:
         def handle(payload: Any, context: JobContext) -> BatchReport:
             report = extractor.extract_batch(payload, context)
             self._reports.append(report)
+            self._extracted.release()
             return report
 
         worker = Worker(
@@ -213,11 +225,13 @@ class Measurement:
         begin = time.perf_counter()
         enqueue(self._client, [extract_request(manifest) for manifest in self._manifests], QueueSettings())
         pause, deadline = threading.Event(), begin + _ROUND_SECONDS
+        # Looking takes the processor away from what is measured: not before there is something to see.
+        for _ in self._manifests:
+            self._extracted.acquire(timeout=_ROUND_SECONDS)
         while queue_counts(self._client, uploads).queued < len(self._manifests):
             if time.perf_counter() > deadline:
                 raise TimeoutError(f"the worker did not finish {len(self._manifests)} batches")
-            # Rarely: looking takes the processor away from what is measured.
-            pause.wait(0.05)
+            pause.wait(0.005)
         return time.perf_counter() - begin
 
     def _bare_passes(self) -> list[MicroBatch]:
@@ -257,6 +271,7 @@ class Measurement:
             "efficiency_min": min(ratios),
             "efficiency_max": max(ratios),
             "efficiency_of_fastest": fastest / min(worker),
+            "cpu_efficiency": sum(each.bare_cpu for each in rounds) / sum(each.worker_cpu for each in rounds),
             "noise": statistics.median(noise),
             "noise_min": min(noise),
             "noise_max": max(noise),

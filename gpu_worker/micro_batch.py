@@ -15,7 +15,7 @@ from gpu_worker.tokens import TokenBatch
 #: The canary is computed up to this share of the batch's tokens, and within these bounds: what follows a token
 #: does not change its states, so the start of a sample proves as much and costs less. Fewer than the minimum
 #: would cost no less on a GPU, and say too little where experts are routed to.
-CANARY_SHARE, CANARY_MIN_TOKENS, CANARY_MAX_TOKENS = 0.005, 32, 512
+CANARY_SHARE, CANARY_MIN_TOKENS, CANARY_MAX_TOKENS = 0.002, 32, 512
 
 
 @dataclass(frozen=True)

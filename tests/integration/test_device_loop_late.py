@@ -28,12 +28,18 @@ class LateTransfer(HostTransfer):
         self.in_flight: set[int] = set()
         self.landings = 0
         self.waited_by: set[str] = set()
+        self.entered: set[str] = set()
+
+    def enter(self) -> None:
+        self.entered.add(threading.current_thread().name)
 
     def targets(self, host: ChunkTensors, shape: RowShape) -> tuple[torch.Tensor, torch.Tensor | None]:
         final = None if host.final is None else torch.empty_like(host.final)
         return torch.empty_like(host.hidden_states), final
 
     def land(self, made: ChunkTensors, host: ChunkTensors) -> Landing:
+        # A thread that has not said which device it means would open a context on the first one.
+        assert threading.current_thread().name in self.entered
         place = host.hidden_states.data_ptr()
         assert place not in self.in_flight, "a buffer was used again before its states had landed"
         self.in_flight.add(place)
@@ -87,6 +93,7 @@ def test_late_states_are_the_same_states(tmp_path: Path, monkeypatch: pytest.Mon
     assert not late.in_flight
     # Nobody but the writer waits for the device.
     assert all(name.startswith("writer") for name in late.waited_by)
+    assert late.waited_by <= late.entered
 
 
 def test_device_loop_benchmark_measures_every_variant(monkeypatch: pytest.MonkeyPatch) -> None:

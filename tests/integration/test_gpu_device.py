@@ -86,6 +86,29 @@ def test_gpu_gives_the_same_bytes_twice(tmp_path: Path) -> None:
 
 
 @on_cuda
+def test_nothing_that_is_asked_of_a_gpu_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tiny_run(tmp_path, dtype="bfloat16")
+    with run.extractor(device="cuda") as (extractor, service), service.use(run.run_id) as served:
+        loop: Any = served.engine.loop
+        ask, messages = loop._ask, [msgspec.to_builtins(message) for message in run.manifests[:2]]
+
+        def strict(*arguments: Any) -> Any:
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                return ask(*arguments)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+
+        for number, message in enumerate(messages):
+            # Libraries are set up with the first batch.
+            if number:
+                monkeypatch.setattr(loop, "_ask", strict)
+            context = JobContext(job_id="job", worker_name="tester", queue=extract_queue_name(run.run_id))
+            report = extractor.extract_batch(message, context)
+            assert "reason" not in (report.guards or {}), report.guards
+
+
+@on_cuda
 def test_memory_of_a_gpu_that_runs_out_is_answered_by_halving(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
