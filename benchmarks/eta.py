@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from benchmarks.eta_fleet import SHARES, Look, Machine, Scenario, plan_work, record_of, simulate
+from common.batch_cost import fit
 from common.run_state import Progress, RunRecord
 from monitor.eta import estimate
 
@@ -53,7 +54,9 @@ def run(*, quick: bool) -> dict[str, Any]:
         from benchmarks.eta_run import real_run
 
         record, looks = real_run()
-        found["real"] = errors_of(record, looks) | {"device_drift": drift(looks)}
+        found["real"] = (
+            errors_of(record, looks) | oracle_errors(record, looks) | {"device_drift": drift(looks)}
+        )
         runs.append(found["real"])
     for name in ("error_at_5pct", "error_at_20pct"):
         for kind in (name, f"samples_{name}"):
@@ -75,9 +78,11 @@ def describe(results: dict[str, Any]) -> list[str]:
     for name, each in rows:
         cells = [f"{each[column]:8.1%}" if column in each else f"{'':8}" for column in columns]
         lines.append(f"{name:24} {cells[0]} {cells[1]}              {cells[2]} {cells[3]}")
-    if "real" in results:
+    if real := results.get("real"):
         lines.append(
-            f"on this machine a batch took the device up to {results['real']['device_drift']:.2f} times as long at one time as at another"
+            f"on this machine a batch took the device up to {real['device_drift']:.2f} times as long at one time as at another: who knows from "
+            f"the end what each batch costs, but not how fast the machine will be, is {real['oracle_error_at_5pct']:.1%} and "
+            f"{real['oracle_error_at_20pct']:.1%} off"
         )
     lines.append(f"the truth was within the range said {results['in_range_share']:.0%} of the time")
     return lines
@@ -99,6 +104,27 @@ def errors_of(record: RunRecord, looks: Sequence[Look], asked: Sequence[float] =
         found[f"samples_{name}"] = abs(by_samples - truth) / truth
         within.append(ours is not None and ours.low_seconds <= truth <= ours.high_seconds)
     return {**found, "in_range_share": statistics.mean(within)}
+
+
+def oracle_errors(
+    record: RunRecord, looks: Sequence[Look], asked: Sequence[float] = SHARES
+) -> dict[str, float]:
+    """Errors of one who knows from the end what batches cost, and of the speed what was seen: what nobody can do better.
+
+    For a run on one kind of device, on which nobody comes or goes.
+    """
+    first, end = looks[0], looks[-1]
+    cost = fit(end.progress.costs[0])
+    assert cost is not None
+    found = {}
+    for share in asked:
+        look = next(look for look in looks if look.progress.tokens >= share * record.tokens)
+        seen, whole = look.progress, end.progress
+        done = cost.seconds(seen.tokens - first.progress.tokens, seen.squares - first.progress.squares)
+        left = cost.seconds(whole.tokens - seen.tokens, whole.squares - seen.squares)
+        said, truth = left * (look.at - first.at) / max(done, 1e-9), end.at - look.at
+        found[f"oracle_error_at_{share:.0%}".replace("%", "pct")] = abs(said - truth) / truth
+    return found
 
 
 def drift(looks: Sequence[Look], parts: int = 5) -> float:

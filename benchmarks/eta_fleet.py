@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from benchmarks.planned_run import mixed_lengths
 from common.batch_cost import CostSums, cost_terms, device_class
+from common.progress_records import RecentWork
 from common.run_state import Progress, RunRecord, WorkerProgress
 from producer.plan import Plan, PlanLimits, make_plan
 
@@ -72,6 +73,7 @@ class Look:
 class _Worker:
     machine: Machine
     sums: dict[str, float] = field(default_factory=dict)
+    recent: RecentWork = field(default_factory=RecentWork)
     gone: bool = False
 
 
@@ -110,6 +112,7 @@ class _Simulation:
         self._started: set[str] = set()
         self._idle: set[str] = set()
         self._costs: dict[str, dict[str, float]] = {}
+        self._first_costs: dict[str, dict[str, float]] = {}
         self._totals = {"batches": 0, "samples": 0, "tokens": 0, "squares": 0}
         self._first_at = self._last_at = 0.0
         self._store_free = 0.0
@@ -182,6 +185,16 @@ class _Simulation:
         ):
             self._totals[name] += amount
             worker.sums[name] = worker.sums.get(name, 0) + amount
+        if "last_at" in worker.sums:
+            worker.recent = worker.recent.after(
+                now - worker.sums["last_at"], work.tokens, work.squares, seconds
+            )
+            kept = self._costs
+        else:
+            kept = self._first_costs
+        costs = kept.setdefault(device_class(worker.machine.device), {})
+        for name, term in cost_terms(work.tokens, work.squares, seconds).items():
+            costs[name] = costs.get(name, 0) + term
         worker.sums["forward_seconds"] = worker.sums.get("forward_seconds", 0.0) + seconds
         worker.sums["active_seconds"] = worker.sums.get("active_seconds", 0.0) + (
             now - worker.sums.get("last_at", now)
@@ -190,21 +203,28 @@ class _Simulation:
         worker.sums["last_at"] = now
         self._first_at = self._first_at or now
         self._last_at = now
-        costs = self._costs.setdefault(device_class(worker.machine.device), {})
-        for name, term in cost_terms(work.tokens, work.squares, seconds).items():
-            costs[name] = costs.get(name, 0) + term
 
     def _look(self, now: float) -> Look:
         workers = tuple(
             msgspec.convert(
-                {"worker": name, "device": worker.machine.device, **worker.sums}, WorkerProgress, strict=False
+                {
+                    "worker": name,
+                    "device": worker.machine.device,
+                    "recent": " ".join(map(str, msgspec.structs.astuple(worker.recent))),
+                    **worker.sums,
+                },
+                WorkerProgress,
+                strict=False,
             )
             for name, worker in self._workers.items()
             if worker.sums
         )
-        costs = tuple(
-            msgspec.convert({"device": device, **sums}, CostSums, strict=False)
-            for device, sums in self._costs.items()
+        costs, first_costs = (
+            tuple(
+                msgspec.convert({"device": device, **sums}, CostSums, strict=False)
+                for device, sums in kept.items()
+            )
+            for kept in (self._costs, self._first_costs)
         )
         progress = Progress(
             run_id="simulated",
@@ -216,6 +236,7 @@ class _Simulation:
             last_at=self._last_at,
             workers=workers,
             costs=costs,
+            first_costs=first_costs,
         )
         living = tuple(name for name in sorted(self._started) if not self._workers[name].gone)
         return Look(now, progress, living)

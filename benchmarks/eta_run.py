@@ -1,12 +1,16 @@
-"""A real run on this machine for the benchmark of the time left: one GPU worker and one uploader in threads, real Redis."""
+"""A real run on this machine for the benchmark of the time left: a GPU worker and an uploader as processes, real Redis."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import redis
 from transformers import AutoConfig
@@ -15,75 +19,71 @@ from benchmarks.eta_fleet import Look
 from benchmarks.planned_run import RunSpec, mixed_lengths, put_run
 from benchmarks.random_model import random_qwen3
 from common.messages import ExtractBatch
-from common.queues import EXTRACT_FUNCTION, UPLOAD_FUNCTION, enqueue, extract_request, upload_queue_name
+from common.queues import enqueue, extract_request
 from common.run_state import RunRecord, read_progress, register_run
-from common.settings.catalogue import ExtractSettings, QueueSettings, SpoolSettings
-from common.spool import Spool
+from common.settings.catalogue import QueueSettings
 from common.weights import weights_identity
-from common.worker import Worker
 from common.worker.presence import list_workers
-from gpu_worker.extract import Extractor
-from gpu_worker.model import resolve_device
-from gpu_worker.runs import RunChooser
-from gpu_worker.service import RunService
-from gpu_worker.tokens import TokenCache
 from hiddenfeed.run import RunDocument
 from hiddenfeed.store.directory import DirectoryStore
 from hiddenfeed.taps import parse_taps
 from standalone.servers import start_redis
-from uploader.upload import FileUploader
 
-#: A hundred and more batches, so that a twentieth of them is a few.
-_SAMPLES, _MEAN_TOKENS, _LONGEST, _BATCH_TOKENS = 4000, 160, 1024, 4096
-_LOOK_SECONDS, _MOST_SECONDS = 0.2, 1200.0
+#: More than a hundred batches of more than a second: a twentieth of the run is well beyond its start.
+_SAMPLES, _MEAN_TOKENS, _LONGEST, _BATCH_TOKENS, _BLOCKS = 5200, 160, 1024, 6144, 16
+_LOOK_SECONDS, _MOST_SECONDS = 0.1, 1800.0
+_END_SECONDS = 30.0
 
 
 def real_run() -> tuple[RunRecord, list[Look]]:
-    """The run as it was registered, and a look after each arrival."""
+    """The run as it was registered, and a look after each arrival; raises TimeoutError for one that does not end."""
     with tempfile.TemporaryDirectory(prefix="hfbench-") as name:
         folder = Path(name)
         server = start_redis(folder / "redis")
         try:
             with redis.Redis.from_url(server.url) as client:
-                return _watched(folder, client)
+                return _watched(folder, client, server.url)
         finally:
             server.stop()
 
 
-def _watched(folder: Path, client: redis.Redis) -> tuple[RunRecord, list[Look]]:
+def _watched(folder: Path, client: redis.Redis, url: str) -> tuple[RunRecord, list[Look]]:
     store = DirectoryStore(folder / "store")
     store.check(create=True)
-    document, manifests = _put(store, random_qwen3(folder / "model"))
+    document, manifests = _put(store, random_qwen3(folder / "model", blocks=_BLOCKS))
     record = _record(document, manifests)
     register_run(client, record)
     enqueue(client, [extract_request(manifest) for manifest in manifests], QueueSettings())
-    spool = Spool(SpoolSettings(spool="bench", spool_dir=str(folder / "spool"), spool_free_bytes=0))
-    extract = ExtractSettings(device="auto")
-    service = RunService(store, TokenCache(folder / "cache"), extract, resolve_device(extract.device))
-    workers = [
-        _worker(client, "gpu_worker", RunChooser(client, service).choose_queue, EXTRACT_FUNCTION,
-                Extractor(service, spool).extract_batch),
-        _worker(client, "uploader", lambda current: upload_queue_name(spool.name), UPLOAD_FUNCTION,
-                FileUploader(store, spool).upload_file),
-    ]  # fmt: skip
-    threads = [threading.Thread(target=worker.run, name=worker.name) for worker in workers]
-    for thread in threads:
-        thread.start()
-    try:
+    settings = {
+        "HIDDENFEED_REDIS_URL": url,
+        "HIDDENFEED_STORE": store.url,
+        "HIDDENFEED_SPOOL": "bench",
+        "HIDDENFEED_SPOOL_DIR": str(folder / "spool"),
+        "HIDDENFEED_SPOOL_FREE_BYTES": "0",
+    }
+    with ExitStack() as stack:
+        for role in ("gpu_worker", "uploader"):
+            stack.enter_context(_process(role, settings, folder / f"{role}.log"))
         return record, _looks(client, record)
-    finally:
-        for worker in workers:
-            worker.stop()
-        for thread in threads:
-            thread.join()
-        service.close()
 
 
-def _worker(client: redis.Redis, role: str, queues: Any, function: str, handler: Any) -> Worker:
-    return Worker(
-        redis=client, role=role, queues=queues, handlers={function: handler}, settings=QueueSettings(),
-        slots=lambda: 3,
-    )  # fmt: skip
+@contextmanager
+def _process(role: str, settings: dict[str, str], log: Path) -> Iterator[None]:
+    """A role at work, asked to end at the end."""
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(
+            [sys.executable, "-m", role], env=os.environ | settings, stdout=output, stderr=subprocess.STDOUT
+        ) as process,
+    ):
+        try:
+            yield
+        finally:
+            process.terminate()
+            try:
+                process.wait(_END_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
 
 
 def _looks(client: redis.Redis, record: RunRecord) -> list[Look]:
@@ -108,7 +108,7 @@ def _put(store: DirectoryStore, model: Path) -> tuple[RunDocument, list[ExtractB
         hidden_size=config.hidden_size,
         num_blocks=config.num_hidden_layers,
         vocabulary=config.vocab_size,
-        taps=parse_taps("dflash", config.num_hidden_layers).taps,
+        taps=parse_taps("eagle3", config.num_hidden_layers).taps,
         micro_batch_tokens=1024,
         batch_tokens=_BATCH_TOKENS,
     )

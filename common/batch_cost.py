@@ -51,9 +51,9 @@ class Cost(msgspec.Struct, frozen=True):
         return self.a * tokens / _TOKENS + self.b * squares / _SQUARES
 
 
-def device_class(device: str) -> str:
-    """`cuda` of `cuda:1`: devices of one host and kind share what they learn."""
-    return re.sub(r":\d+$", "", device)
+def device_class(device: str, kind: str = "") -> str:
+    """What devices share that are equally fast: their kind; `cuda` of `cuda:1` where no kind was said."""
+    return kind or re.sub(r":\d+$", "", device)
 
 
 def cost_terms(tokens: int, squares: int, seconds: float) -> dict[str, float]:

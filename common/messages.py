@@ -41,6 +41,8 @@ class BatchReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     worker: str
     device: str
+    #: `NVIDIA H200` of `cuda:0`; not said by programs that did not know it.
+    kind: str | UnsetType = UNSET
     read_seconds: Seconds = 0.0
     #: Time in the forward passes and the selection of taps.
     forward_seconds: Seconds = 0.0

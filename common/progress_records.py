@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import msgspec
 
-from common.batch_cost import CostSums
+from common.batch_cost import CostSums, device_class
 from common.checks import Checks
+
+#: What a batch weighs in `RecentWork` when one more has come: the last sixty or so count.
+RECENT_WEIGHT = 1 - 1 / 60
 
 
 def average_rate(amount: float, arrivals: int, first_at: float, last_at: float) -> float | None:
@@ -18,11 +23,38 @@ def average_rate(amount: float, arrivals: int, first_at: float, last_at: float) 
     return amount * (arrivals - 1) / arrivals / (last_at - first_at)
 
 
+class RecentWork(msgspec.Struct, frozen=True, kw_only=True):
+    """What a GPU worker did of late: sums in which a batch weighs less with every batch that follows.
+
+    Its first batch, which pays for what is done once, is left out: when it began is not known either.
+    """
+
+    batches: float = 0.0
+    #: Of the clock, from arrival to arrival, without long pauses.
+    seconds: float = 0.0
+    tokens: float = 0.0
+    squares: float = 0.0
+    #: Of forward passes, and of the device's waiting between them.
+    device_seconds: float = 0.0
+
+    def after(self, seconds: float, tokens: int, squares: int, device_seconds: float) -> RecentWork:
+        """With one batch more that arrived `seconds` after the one before."""
+        return RecentWork(
+            batches=self.batches * RECENT_WEIGHT + 1,
+            seconds=self.seconds * RECENT_WEIGHT + seconds,
+            tokens=self.tokens * RECENT_WEIGHT + tokens,
+            squares=self.squares * RECENT_WEIGHT + squares,
+            device_seconds=self.device_seconds * RECENT_WEIGHT + device_seconds,
+        )
+
+
 class WorkerProgress(msgspec.Struct, frozen=True, kw_only=True):
     """What one GPU worker did for a run, counted when the store had it; samples set aside are not in it."""
 
     worker: str
     device: str = ""
+    #: `NVIDIA H200`; empty if its programs did not say.
+    kind: str = ""
     batches: int = 0
     samples: int = 0
     tokens: int = 0
@@ -43,6 +75,31 @@ class WorkerProgress(msgspec.Struct, frozen=True, kw_only=True):
     active_seconds: float = 0.0
     first_at: float = 0.0
     last_at: float = 0.0
+    #: The fields of `RecentWork` in their order; empty before two batches.
+    recent: str = ""
+
+    @property
+    def recent_work(self) -> RecentWork:
+        """What it did of late; of a worker that was counted by another version, all that it did."""
+        numbers = self.recent.split()
+        if len(numbers) == len(RecentWork.__struct_fields__):
+            with suppress(ValueError):
+                return RecentWork(**dict(zip(RecentWork.__struct_fields__, map(float, numbers), strict=True)))
+        if self.batches < 2 or self.active_seconds <= 0:
+            return RecentWork()
+        part = (self.batches - 1) / self.batches
+        return RecentWork(
+            batches=self.batches - 1,
+            seconds=self.active_seconds,
+            tokens=self.tokens * part,
+            squares=self.squares * part,
+            device_seconds=(self.forward_seconds + self.stall_seconds) * part,
+        )
+
+    @property
+    def device_class(self) -> str:
+        """What it shares with devices that are equally fast: the `device` of its `CostSums`."""
+        return device_class(self.device, self.kind)
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -118,8 +175,9 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     last_at: float = 0.0
     workers: tuple[WorkerProgress, ...] = ()
     uploaders: tuple[UploaderProgress, ...] = ()
-    #: What batches cost, by kind of device.
+    #: What batches cost, by kind of device, without the first one of each worker; and what those cost.
     costs: tuple[CostSums, ...] = ()
+    first_costs: tuple[CostSums, ...] = ()
     checks: Checks = Checks()
 
     @property

@@ -17,8 +17,8 @@ from redis.client import Pipeline
 
 from common.batch_cost import CostSums, cost_terms, device_class
 from common.checks import check_entries, parse_checks
-from common.messages import UploadFile, UploadReceipt
-from common.progress_records import FoundBatch, Progress, UploaderProgress, WorkerProgress
+from common.messages import BatchReport, UploadFile, UploadReceipt
+from common.progress_records import RECENT_WEIGHT, FoundBatch, Progress, UploaderProgress, WorkerProgress
 from common.redis_client import text, translated
 
 #: A run nobody touches for this long is forgotten by Redis, never by the store.
@@ -32,13 +32,21 @@ _IN_STORE = ("stored", "already-there", "other-wins")
 _LONGEST_PAUSE_BATCHES, _LONGEST_PAUSE_SECONDS = 4.0, 60.0
 #: Reasons of samples set aside are cut to this many characters.
 _LONGEST_REASON = 500
+#: Kinds of devices of a run that are told apart, first batches by themselves, and how much of a name is kept; there are
+#: never many, whoever says so.
+_MOST_KINDS, _LONGEST_KIND = 32, 80
+#: What is kept of workers' first batches is named after their kind with this before it.
+_FIRST = "first "
 
 
-#: KEYS: bitmap, totals, workers, uploaders, costs, checks. ARGV: batch id, ttl, then `key index, field, amount` triples.
+#: KEYS: bitmap, totals, workers, uploaders, costs, checks. ARGV: batch id, ttl, most fields of costs, a field of the
+#: workers that is there from a worker's first batch on, then `key index, field, amount` triples.
 #: Amounts of key 4 (uploaders) always count; the others only when the batch's bit was not set yet.
 #: An amount that starts with `=` is set, with `?` set if absent; `~now,most,since` adds the time from what the field
-#: `since` holds until now, at most so much; `<` and `>` keep of two lists the smaller or larger value at each place, a
-#: value being a number and what it is of, after a space; any other is added.
+#: `since` holds until now, at most so much; `^now,most,since,weight,numbers` are sums that fade, of batches, of that
+#: time and of the numbers, and begin with a worker's second batch; `<` and `>` keep of two lists the smaller or larger
+#: value at each place, a value being a number and what it is of, after a space; any other is added. What a worker's first
+#: batch cost is kept by itself, and a kind of device that is one too many is not learnt.
 _NOTE = """
 local function number(value) return tonumber(string.match(value or '', '^%S+')) end
 local function extremes(how, before, now)
@@ -53,17 +61,36 @@ local function extremes(how, before, now)
   return table.concat(kept, ',')
 end
 local first = redis.call('SETBIT', KEYS[1], ARGV[1], 1) == 0
-for i = 3, #ARGV, 3 do
+local kinds = redis.call('HLEN', KEYS[5])
+local begins = redis.call('HEXISTS', KEYS[3], ARGV[4]) == 0
+local function passed(now, most, since)
+  local before = tonumber(redis.call('HGET', KEYS[3], since) or now) or tonumber(now)
+  return math.max(0, math.min(tonumber(now) - before, tonumber(most)))
+end
+for i = 5, #ARGV, 3 do
   local key, field, amount = tonumber(ARGV[i]), ARGV[i + 1], ARGV[i + 2]
-  if first or key == 4 then
+  if key == 5 and begins then field = string.gsub(field, ' ', ' first ', 1) end
+  local known = key ~= 5 or kinds < tonumber(ARGV[3]) or redis.call('HEXISTS', KEYS[5], field) == 1
+  if (first or key == 4) and known then
     local how = string.sub(amount, 1, 1)
     if how == '=' then redis.call('HSET', KEYS[key], field, string.sub(amount, 2))
     elseif how == '?' then redis.call('HSETNX', KEYS[key], field, string.sub(amount, 2))
     elseif how == '~' then
       local now, most, since = string.match(amount, '^~([^,]+),([^,]+),(.*)$')
-      local before = tonumber(redis.call('HGET', KEYS[key], since) or now) or tonumber(now)
-      local passed = math.max(0, math.min(tonumber(now) - before, tonumber(most)))
-      redis.call('HINCRBYFLOAT', KEYS[key], field, string.format('%.6f', passed))
+      redis.call('HINCRBYFLOAT', KEYS[key], field, string.format('%.6f', passed(now, most, since)))
+    elseif how == '^' then
+      local now, most, since, weight, numbers = string.match(amount, '^%^([^,]+),([^,]+),(.*),([^,]+),([^,]+)$')
+      if not begins then
+        local sums = {}
+        for old in string.gmatch(redis.call('HGET', KEYS[key], field) or '', '%S+') do sums[#sums + 1] = tonumber(old) end
+        local news = '1 ' .. string.format('%.6f', passed(now, most, since)) .. ' ' .. numbers
+        local place, told = 0, {}
+        for new in string.gmatch(news, '%S+') do
+          place = place + 1
+          told[place] = string.format('%.8g', (sums[place] or 0) * tonumber(weight) + tonumber(new))
+        end
+        redis.call('HSET', KEYS[key], field, table.concat(told, ' '))
+      end
     elseif how == '<' or how == '>' then
       local before = redis.call('HGET', KEYS[key], field)
       redis.call('HSET', KEYS[key], field, extremes(how, before, string.sub(amount, 2)))
@@ -99,7 +126,8 @@ def note_stored(
         }
         entries += _named(4, uploader, now, amounts)
     keys = progress_keys(receipt.run_id)
-    pipeline.eval(_NOTE, len(keys), *keys, str(receipt.batch_id), str(RUN_TTL_SECONDS), *map(str, entries))
+    known = _field("last_at", message.report.worker)
+    pipeline.eval(_NOTE, len(keys), *keys, *_arguments(receipt.batch_id, known, entries))
 
 
 def note_found(client: redis.Redis, run_id: str, found: Iterable[FoundBatch]) -> int:
@@ -111,7 +139,7 @@ def note_found(client: redis.Redis, run_id: str, found: Iterable[FoundBatch]) ->
     with translated(client), client.pipeline(transaction=False) as pipe:
         for batch in found:
             entries = _totals(batch.samples, batch.tokens, batch.squares, batch.bytes, 0.0)
-            pipe.eval(_NOTE, len(keys), *keys, str(batch.batch_id), str(RUN_TTL_SECONDS), *map(str, entries))
+            pipe.eval(_NOTE, len(keys), *keys, *_arguments(batch.batch_id, "", entries))
             if len(pipe) >= 500:
                 news += sum(pipe.execute())
         return int(news + sum(pipe.execute()))
@@ -135,6 +163,7 @@ def ask_progress(pipeline: Pipeline, run_id: str) -> int:
 def parse_progress(run_id: str, replies: Sequence[Mapping[Any, Any]], states: Sequence[str] = ()) -> Progress:
     """The run's counters from the replies to `ask_progress`; `states` are the names of what is kept of a token."""
     raw = [{text(name): text(value) for name, value in reply.items()} for reply in replies]
+    costs = [CostSums(**_numbers(CostSums, row), device=name) for name, row in _rows(raw[3])]
     return Progress(
         **_numbers(Progress, raw[0]),
         run_id=run_id,
@@ -144,7 +173,12 @@ def parse_progress(run_id: str, replies: Sequence[Mapping[Any, Any]], states: Se
         uploaders=tuple(
             UploaderProgress(**_numbers(UploaderProgress, row), uploader=name) for name, row in _rows(raw[2])
         ),
-        costs=tuple(CostSums(**_numbers(CostSums, row), device=name) for name, row in _rows(raw[3])),
+        costs=tuple(sums for sums in costs if not sums.device.startswith(_FIRST)),
+        first_costs=tuple(
+            msgspec.structs.replace(sums, device=sums.device.removeprefix(_FIRST))
+            for sums in costs
+            if sums.device.startswith(_FIRST)
+        ),
         checks=parse_checks(raw[4], states),
     )
 
@@ -153,6 +187,11 @@ def progress_keys(run_id: str) -> tuple[str, str, str, str, str, str]:
     """Bitmap of stored batches, totals, per worker, per uploader, costs per kind of device, checks."""
     root = f"hiddenfeed:progress:{run_id}"
     return f"{root}:batches", root, f"{root}:workers", f"{root}:uploaders", f"{root}:costs", f"{root}:checks"
+
+
+def _arguments(batch_id: int, known: str, entries: Sequence[Any]) -> list[str]:
+    fields = _MOST_KINDS * len(cost_terms(0, 0, 0.0))
+    return [str(batch_id), str(RUN_TTL_SECONDS), str(fields), known, *map(str, entries)]
 
 
 def _totals(samples: int, tokens: int, squares: int, size_bytes: int, now: float) -> list[Any]:
@@ -169,6 +208,9 @@ def _of_worker(message: UploadFile, now: float) -> list[Any]:
     since = _field("last_at", report.worker)
     # Before `last_at` is set anew.
     entries = [3, _field("active_seconds", report.worker), f"~{now},{most},{since}"]
+    device_seconds = report.forward_seconds + report.stall_seconds
+    work = f"{tokens} {squares} {device_seconds}"
+    entries += [3, _field("recent", report.worker), f"^{now},{most},{since},{RECENT_WEIGHT},{work}"]
     amounts = {
         "batches": 1,
         "samples": max(0, batch.samples - (report.set_aside or 0)),
@@ -185,7 +227,8 @@ def _of_worker(message: UploadFile, now: float) -> list[Any]:
         "total_seconds": report.total_seconds,
     }
     entries += _named(3, report.worker, now, amounts)
-    return [*entries, 3, _field("device", report.worker), f"={report.device}"]
+    entries += [3, _field("device", report.worker), f"={report.device}"]
+    return [*entries, 3, _field("kind", report.worker), f"={_kind(report)}"]
 
 
 def _of_batch(message: UploadFile) -> list[Any]:
@@ -199,7 +242,7 @@ def _of_batch(message: UploadFile) -> list[Any]:
     if device_seconds > 0:
         terms = cost_terms(*_computed(message), device_seconds)
         for metric, amount in terms.items():
-            entries += [5, _field(metric, device_class(report.device)), amount]
+            entries += [5, _field(metric, device_class(report.device, _kind(report))), amount]
     return entries
 
 
@@ -209,6 +252,10 @@ def _computed(message: UploadFile) -> tuple[int, int]:
     if report.computed_tokens is UNSET:
         return batch.tokens_total, batch.squares or 0
     return report.computed_tokens, report.computed_squares or 0
+
+
+def _kind(report: BatchReport) -> str:
+    return (report.kind or "")[:_LONGEST_KIND]
 
 
 def _named(key: int, name: str, now: float, amounts: Mapping[str, float]) -> list[Any]:

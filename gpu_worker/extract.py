@@ -22,6 +22,7 @@ from common.part_file import PartFile
 from common.queues import extract_queue_name, upload_request
 from common.spool import Spool
 from common.worker import GiveBack, JobContext
+from gpu_worker.device_kind import device_kind
 from gpu_worker.device_loop import LoopReport, Stopped, is_device_lost
 from gpu_worker.guards import BatchGuard
 from gpu_worker.input_check import check_input
@@ -268,7 +269,8 @@ class Extractor:
         finished: FinishedFile,
         key: str,
     ) -> UploadFile:
-        report = record.report(context.worker_name, str(run.engine.model.device), self._clock())
+        device = run.engine.model.device
+        report = record.report(context.worker_name, str(device), device_kind(device), self._clock())
         return UploadFile(
             batch=message,
             spool=self._spool.name,

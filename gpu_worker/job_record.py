@@ -49,12 +49,13 @@ class JobRecord:
         self.computed_tokens = self.computed_squares = 0
         self.guards, self.failed, self.set_aside_reason = {"reason": reason}, failed, reason
 
-    def report(self, worker: str, device: str, now: float) -> BatchReport:
-        """As it travels; `now` by the clock of `began`."""
+    def report(self, worker: str, device: str, kind: str, now: float) -> BatchReport:
+        """As it travels; `kind` is what the device is, `now` by the clock of `began`."""
         loop, set_aside = self.loop, sum(self.failed.values())
         return BatchReport(
             worker=worker,
             device=device,
+            kind=kind or UNSET,
             read_seconds=self.read,
             forward_seconds=loop.forward_seconds,
             stall_seconds=loop.stall_seconds,

@@ -20,6 +20,8 @@ _FASTER = 1.1
 _NEARLY_FULL, _SOON_SECONDS = 0.9, 1800.0
 #: What would happen later than this is not worth saying.
 _FAR_SECONDS = 48 * 3600.0
+#: Different reasons to wait that are told.
+_MOST_REASONS = 2
 _OVER = ("complete", "cancelled")
 
 
@@ -29,11 +31,18 @@ def answers(
     uploads: Sequence[UploadQueueView],
     processes: Sequence[ProcessView],
     spool: SpoolView | None,
+    redis_error: str = "",
 ) -> tuple[Answer, ...]:
     """One sentence for each question."""
+    if redis_error:
+        # What the spool's own folder says is known all the same.
+        unknown = [
+            _answer(about, "unknown", "not known while Redis is away") for about in ("busy", "upload", "done")
+        ]
+        return (*unknown, _wrong(problems, runs), _disk(spool, processes))
     going = [run for run in runs if run.state not in _OVER]
     return (
-        _busy(going, processes),
+        _busy(runs, going, processes),
         _upload(going, uploads),
         _done(runs, going),
         _wrong(problems, runs),
@@ -45,10 +54,13 @@ def _answer(about: str, verdict: str, text: str) -> Answer:
     return Answer(about=about, question=QUESTIONS[about], verdict=verdict, text=text)
 
 
-def _busy(going: Sequence[RunView], processes: Sequence[ProcessView]) -> Answer:
+def _busy(runs: Sequence[RunView], going: Sequence[RunView], processes: Sequence[ProcessView]) -> Answer:
     workers = [process for process in processes if process.role == "gpu_worker"]
     alive = [worker for worker in workers if worker.state != "silent"]
     busy = [worker for worker in alive if worker.state == "busy"]
+    if runs and not going and not busy and len(alive) == len(workers):
+        idle = f"; {count_text(len(alive), 'worker')} idle" if alive else ""
+        return _answer("busy", "good", f"there is nothing to do{idle}")
     if not workers:
         needed = any(run.queued or run.started for run in going)
         return _answer("busy", "bad" if needed else "unknown", "no GPU worker is there")
@@ -61,13 +73,30 @@ def _busy(going: Sequence[RunView], processes: Sequence[ProcessView]) -> Answer:
     ]
     if shares:
         text += f", devices computing {sum(shares) / len(shares):.0%} of the time"
-    reasons = sorted({worker.waits_for for worker in alive if worker.state == "waiting" and worker.waits_for})
+    reasons = {worker.waits_for for worker in alive if worker.state == "waiting" and worker.waits_for}
     if reasons:
-        text += f"; waiting: {'; '.join(reasons)}"
+        text += f"; waiting: {_listed(reasons)}"
     if len(alive) < len(workers):
         return _answer("busy", "bad", f"{text}; {len(workers) - len(alive)} silent")
-    short = len(busy) < len(alive) and any(run.queued for run in going if run.state != "paused")
+    queued = any(run.queued for run in going if run.state != "paused")
+    missed = _missed(going)
+    if missed:
+        text += f"; {missed:,} gone within the last hour"
+    short = queued and (len(busy) < len(alive) or missed)
     return _answer("busy", "warn" if short or reasons else "good", text)
+
+
+def _missed(going: Sequence[RunView]) -> int:
+    """GPU workers that worked on a run within the last hour and are known no more."""
+    return sum(host.states.count("g") for run in going for host in run.hosts)
+
+
+def _listed(reasons: set[str]) -> str:
+    """The first few."""
+    told = sorted(reasons)[:_MOST_REASONS]
+    return "; ".join(
+        [*told, *([f"and {len(reasons) - len(told)} other reasons"] if len(reasons) > len(told) else [])]
+    )
 
 
 def _upload(going: Sequence[RunView], uploads: Sequence[UploadQueueView]) -> Answer:
@@ -118,12 +147,10 @@ def _wrong(problems: Sequence[str], runs: Sequence[RunView]) -> Answer:
 
 
 def _disk(spool: SpoolView | None, processes: Sequence[ProcessView]) -> Answer:
-    held = sorted(
-        {process.waits_for for process in processes if process.waits_for.startswith(("disk", "spool"))}
-    )
+    held = {process.waits_for for process in processes if process.waits_for.startswith(("disk", "spool"))}
     if spool is None:
         if held:
-            return _answer("disk", "bad", f"workers of other hosts wait: {', '.join(held)}")
+            return _answer("disk", "bad", f"workers of other hosts wait: {_listed(held)}")
         return _answer("disk", "unknown", "this host has no spool")
     text = f"{spool.used:.0%} of {size_text(spool.cap_bytes)} used by {count_text(spool.files, 'file')}"
     if spool.full_in_seconds is not None and spool.full_in_seconds < _FAR_SECONDS:
@@ -133,6 +160,6 @@ def _disk(spool: SpoolView | None, processes: Sequence[ProcessView]) -> Answer:
     text += f"; {size_text(spool.disk_free_bytes)} free on disk"
     soon = spool.full_in_seconds is not None and spool.full_in_seconds < _SOON_SECONDS and spool.used > 0.5
     if held:
-        text += f"; workers wait: {', '.join(held)}"
+        text += f"; workers wait: {_listed(held)}"
     bad = held or spool.used >= _NEARLY_FULL
     return _answer("disk", "bad" if bad else "warn" if soon else "good", text)

@@ -9,17 +9,19 @@ for an average one until it has shown better.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
-from common.batch_cost import Cost, device_class, fit
+from common.batch_cost import Cost, CostSums, fit
 from common.run_state import Progress, RunRecord, WorkerProgress
 
 #: What is known of the fleet weighs as much as so many batches of one worker; that a device is never idle, as much as
-#: so many batches of the whole fleet; that its kind is equally fast, as much as half a batch.
-_FLEET_BATCHES, _BUSY_BATCHES, _KIND_BATCHES = 3.0, 2.0, 0.5
+#: so many batches of the whole fleet; that its kind is equally fast, as much as one batch.
+_FLEET_BATCHES, _BUSY_BATCHES, _KIND_BATCHES = 3.0, 1.5, 1.0
+#: By how much, as a standard deviation, machines may be faster or slower from now on than they were: nobody can know.
+_DRIFT = 0.025
 #: Standard deviation, in batches, of when a worker's first and last arrivals are seen.
 _ARRIVAL_SPREAD = 0.4
 #: The range is so many standard deviations wide on either side.
@@ -62,11 +64,12 @@ def estimate(record: RunRecord, progress: Progress, living: Collection[str], now
     left = _left(record, progress)
     if left.batches <= 0:
         return Estimate(seconds=0.0, low_seconds=0.0, high_seconds=0.0)
-    costs = {sums.device: cost for sums in progress.costs if (cost := fit(sums)) is not None}
+    sums = _sums(progress)
+    costs = {each.device: cost for each in sums if (cost := fit(each)) is not None}
     if not living or not costs:
         return None
     workers = {worker.worker: worker for worker in progress.workers}
-    pooled = _pool(progress, costs)
+    pooled = _pool(progress, sums, costs)
     known = [_rate(workers[name], pooled, left) for name in living if name in workers]
     usual = sum(known) / len(known) if known else _usual_rate(progress, pooled, left)
     rate = sum(known) + usual * (len(living) - len(known))
@@ -91,16 +94,22 @@ def _left(record: RunRecord, progress: Progress) -> _Left:
     return _Left(batches, tokens / batches, squares / batches)
 
 
-def _pool(progress: Progress, costs: dict[str, Cost]) -> _Pooled:
-    batches = sum(cost.batches for cost in costs.values())
-    batch_seconds = sum(sums.y for sums in progress.costs) / batches
-    # How long the devices would have computed what came after each worker's first batch, and how long it took.
+def _sums(progress: Progress) -> list[CostSums]:
+    """Of each kind of device; of one that has not done more, what its workers' first batches cost."""
+    known = {sums.device for sums in progress.costs}
+    return [*progress.costs, *(sums for sums in progress.first_costs if sums.device not in known)]
+
+
+def _pool(progress: Progress, sums: Sequence[CostSums], costs: dict[str, Cost]) -> _Pooled:
+    batch_seconds = sum(each.y for each in sums) / sum(cost.batches for cost in costs.values())
+    # How long the devices computed what came after each worker's first batch, and how long it took.
     computed = taken = _BUSY_BATCHES * batch_seconds
     for worker in progress.workers:
-        if worker.batches > 1 and worker.active_seconds > 0 and _cost_of(worker, costs) is not None:
-            computed += _device_seconds(worker) * (worker.batches - 1) / worker.batches
-            taken += worker.active_seconds
-    return _Pooled(costs, computed / taken, batch_seconds)
+        recent = worker.recent_work
+        if _cost_of(worker, costs) is not None:
+            computed += recent.device_seconds
+            taken += recent.seconds
+    return _Pooled(costs, min(1.0, computed / taken), batch_seconds)
 
 
 def _rate(worker: WorkerProgress, pooled: _Pooled, left: _Left) -> float:
@@ -108,13 +117,12 @@ def _rate(worker: WorkerProgress, pooled: _Pooled, left: _Left) -> float:
     cost = _cost_of(worker, pooled.costs)
     if cost is None:
         return pooled.busy / pooled.batch_seconds
-    done, usual = cost.seconds(worker.tokens, worker.squares), pooled.batch_seconds
-    kind = _KIND_BATCHES * usual
+    recent, usual = worker.recent_work, pooled.batch_seconds
+    done, kind = cost.seconds(recent.tokens, recent.squares), _KIND_BATCHES * usual
     # Of one kind one device may still be faster than another.
-    speed = (kind + done) / (kind + _device_seconds(worker))
-    counted = done * (worker.batches - 1) / worker.batches if worker.active_seconds > 0 else 0.0
+    speed = (kind + done) / (kind + recent.device_seconds)
     believed = _FLEET_BATCHES * usual
-    speed_of_clock = (believed + counted) / (believed / (pooled.busy * speed) + worker.active_seconds)
+    speed_of_clock = (believed + done) / (believed / (pooled.busy * speed) + recent.seconds)
     return speed_of_clock / max(1e-9, cost.seconds(left.tokens, left.squares))
 
 
@@ -133,15 +141,11 @@ def _ranged(
     shown = [worker.batches if worker else 0 for worker in workers]
     # Of a worker that has shown nothing yet, its speed is known to within a fifth.
     clocks = [_ARRIVAL_SPREAD / (_FLEET_BATCHES + count) if count else max(0.2, spread) for count in shown]
-    variance = spread**2 * (1 / batches + 1 / left.batches)
+    variance = _DRIFT**2 + spread**2 * (1 / batches + 1 / left.batches)
     variance += sum(clock**2 for clock in clocks) / len(clocks) ** 2
     half = _DEVIATIONS * seconds * math.sqrt(variance) + 0.5 * len(workers) / rate
     return Estimate(seconds=seconds, low_seconds=max(0.0, seconds - half), high_seconds=seconds + half)
 
 
 def _cost_of(worker: WorkerProgress, costs: dict[str, Cost]) -> Cost | None:
-    return costs.get(device_class(worker.device)) if worker.batches else None
-
-
-def _device_seconds(worker: WorkerProgress) -> float:
-    return worker.forward_seconds + worker.stall_seconds
+    return costs.get(worker.device_class) if worker.batches else None

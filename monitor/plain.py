@@ -10,7 +10,15 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from hiddenfeed.words import count_text, size_text
-from monitor.rows import STAGES, STATE_HEAD, UPLOADER_HEAD, stage_shares, state_row, uploader_row
+from monitor.rows import (
+    STAGES,
+    STATE_HEAD,
+    UPLOADER_HEAD,
+    device_text,
+    stage_shares,
+    state_row,
+    uploader_row,
+)
 from monitor.views import DeviceView, FailureView, RunView, Snapshot, proof_note, time_left_text, unknown_note
 from monitor.words import ago, rate, share
 
@@ -55,9 +63,9 @@ def _run(run: RunView, proof: str) -> str:
     ]
     if run.workers:
         head = ("GPU worker", "device", "batches", "rate", *STAGES, "padding", "last")
-        parts.append(_table(head, map(_worker_row, run.workers)))
+        parts.append(_table(head, map(_worker_row, run.workers)) + _more(run.more_workers))
     if run.uploaders:
-        parts.append(_table(UPLOADER_HEAD, map(uploader_row, run.uploaders)))
+        parts.append(_table(UPLOADER_HEAD, map(uploader_row, run.uploaders)) + _more(run.more_uploaders))
     if run.batches:
         parts.append(_checks(run))
     return "".join([*parts, _failures(run.failures), "</section>"])
@@ -72,7 +80,7 @@ def _checks(run: RunView) -> str:
 def _worker_row(worker: DeviceView) -> tuple[str, ...]:
     return (
         worker.worker,
-        worker.device,
+        device_text(worker),
         f"{worker.batches:,}",
         rate(worker.tokens_per_second, "tokens"),
         *stage_shares(worker),
@@ -114,7 +122,11 @@ def _host(snapshot: Snapshot) -> str:
                 ),
             )
         )
-    return "".join([*parts, "</section>"])
+    return "".join([*parts, _more(snapshot.more_processes), "</section>"])
+
+
+def _more(number: int) -> str:
+    return f'<p class="muted">and {number:,} more</p>' if number else ""
 
 
 def _failures(failures: Sequence[FailureView]) -> str:

@@ -172,6 +172,10 @@ def _value(extreme: Extreme | None) -> float | None:
 def _workers(runs: Iterable[RunView]) -> Iterator[Metric]:
     workers = [((run.run_id, worker.worker, worker.device), worker) for run in runs for worker in run.workers]
     labels = ("run", "worker", "device")
+    yield _gauge(
+        "worker_info", "1, with the kind of device of a GPU worker.", (*labels, "kind"),
+        [((*at, each.kind), 1.0) for at, each in workers],
+    )  # fmt: skip
     yield _counter(
         "worker_batches",
         "Batches of a GPU worker that are stored.",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from common.check_words import extreme_text
 from common.checks import StateRange
 from hiddenfeed.words import size_rate_text, size_text
@@ -34,6 +36,38 @@ def state_row(state: StateRange) -> tuple[str, ...]:
         extreme_text(state.norm_high),
         extreme_text(state.zero_share, ".2%"),
     )
+
+
+def device_text(worker: DeviceView) -> str:
+    """`cuda:0, NVIDIA H200`"""
+    return ", ".join(filter(None, (worker.device, worker.kind)))
+
+
+def batches_text(job_ids: Sequence[str]) -> str:
+    """`7-9, 12` of ids such as `extract-demo-000007`."""
+    numbers = [job_id.rpartition("-")[2] for job_id in job_ids]
+    if not all(number.isascii() and number.isdigit() for number in numbers):
+        return ", ".join(numbers)
+    runs: list[list[int]] = []
+    for number in sorted({int(number) for number in numbers}):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+
+
+def short_name(process: str) -> str:
+    """`node7-4711-3fa9` of `gpu_worker-node7-4711-3fa9`, where the place says which role it is."""
+    for role in ("gpu_worker-", "uploader-"):
+        if process.startswith(role) and len(process) > len(role):
+            return process[len(role) :]
+    return process
+
+
+def host_of(process: str) -> str:
+    """`node-7` of `gpu_worker-node-7-4711-3fa9`, as processes are named; the whole name of any other."""
+    return short_name(process).rsplit("-", 2)[0]
 
 
 def bare_rate(per_second: float | None) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from common.check_words import findings
 from common.run_state import UploaderProgress, WorkerProgress
 from common.worker.presence import WorkerInfo
@@ -9,10 +11,12 @@ from hiddenfeed.words import count_text
 from monitor.answers import answers
 from monitor.eta import Estimate, estimate
 from monitor.facts import Facts, QueueFacts, RunFacts
+from monitor.rows import host_of
 from monitor.trend import recent_of, spool_pace, until
 from monitor.views import (
     DeviceView,
     FailureView,
+    HostView,
     ProcessView,
     RunView,
     Snapshot,
@@ -25,6 +29,10 @@ from monitor.views import (
 _NEARLY_FULL = 0.9
 #: How the reason of a GPU worker begins that a run's model, tokens or self-test keeps from serving it.
 _CANNOT_SERVE = "cannot serve "
+#: A worker that did its last batch within this time is missed when it is gone.
+_MISSED_SECONDS = 3600.0
+#: Silent processes that are named.
+_MOST_NAMED = 5
 
 
 def take_snapshot(facts: Facts, now: float) -> Snapshot:
@@ -37,7 +45,7 @@ def take_snapshot(facts: Facts, now: float) -> Snapshot:
     return Snapshot(
         at=now,
         problems=problems,
-        answers=answers(problems, runs, uploads, processes, spool),
+        answers=answers(problems, runs, uploads, processes, spool, facts.redis_error),
         live=facts.live,
         runs=runs,
         uploads=uploads,
@@ -54,6 +62,7 @@ def _run(run: RunFacts, facts: Facts, processes: tuple[ProcessView, ...], now: f
     record, progress, counts = run.record, run.progress, run.extract.counts
     state = _state(run, facts, processes)
     left = _time_left(run, state, processes, now)
+    workers = tuple(_devices(run, facts, processes, now))
     return RunView(
         run_id=record.run_id,
         state=state,
@@ -77,7 +86,8 @@ def _run(run: RunFacts, facts: Facts, processes: tuple[ProcessView, ...], now: f
         retrying=counts.scheduled,
         failed=counts.failed,
         failures=_failures(run.extract),
-        workers=tuple(_devices(run, facts, processes, now)),
+        workers=workers,
+        hosts=_hosts(workers),
         uploaders=tuple(_uploader(uploader, now) for uploader in progress.uploaders),
         set_aside=progress.set_aside,
         set_aside_reason=progress.set_aside_reason,
@@ -154,6 +164,7 @@ def _device(worker: WorkerProgress, state: str, current: tuple[str, ...], now: f
     return DeviceView(
         worker=worker.worker,
         device=worker.device,
+        kind=worker.kind,
         batches=worker.batches,
         samples=worker.samples,
         tokens=worker.tokens,
@@ -169,6 +180,21 @@ def _device(worker: WorkerProgress, state: str, current: tuple[str, ...], now: f
         halvings=worker.halvings,
         quarantined=worker.quarantined,
     )
+
+
+def _hosts(workers: tuple[DeviceView, ...]) -> tuple[HostView, ...]:
+    """Of workers that are there, or were within the last hour."""
+    found: dict[str, str] = {}
+    for worker in workers:
+        if worker.state != "gone" or (worker.last_seconds_ago or _MISSED_SECONDS) < _MISSED_SECONDS:
+            host = host_of(worker.worker)
+            found[host] = found.get(host, "") + worker.state[0]
+    return tuple(HostView(host=host, states=states) for host, states in sorted(found.items(), key=_natural))
+
+
+def _natural(host: tuple[str, str]) -> list[tuple[int, str]]:
+    """`node9` before `node10`."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", host[0])]
 
 
 def _uploader(uploader: UploaderProgress, now: float) -> UploaderView:
@@ -277,16 +303,21 @@ def _problems(
             found.append(
                 f"{count_text(queue.failed, 'file', 'files')} of {queue.name} failed to upload and must be looked at"
             )
+    silent = [process for process in processes if process.state == "silent"]
     found += [
         f"{process.name} has been silent for {process.heartbeat_seconds_ago:.0f} s"
-        for process in processes
-        if process.state == "silent"
+        for process in silent[:_MOST_NAMED]
     ]
-    found += [
-        f"{process.name} {process.waits_for}"
+    if len(silent) > _MOST_NAMED:
+        found.append(f"{len(silent) - _MOST_NAMED:,} more processes are silent")
+    hindered = [
+        process
         for process in processes
         if process.state == "waiting" and process.waits_for.startswith(_CANNOT_SERVE)
     ]
+    found += [f"{process.name} {process.waits_for}" for process in hindered[:_MOST_NAMED]]
+    if len(hindered) > _MOST_NAMED:
+        found.append(f"{len(hindered) - _MOST_NAMED:,} more GPU workers cannot serve a run")
     if spool and spool.used >= _NEARLY_FULL:
         found.append(f"the spool {spool.name} is {spool.used:.0%} full: GPU workers wait for uploads")
     return found

@@ -11,7 +11,9 @@ from monitor.rows import (
     STATE_HEAD,
     UPLOADER_HEAD,
     bare_rate,
+    batches_text,
     busy_share,
+    device_text,
     stage_shares,
     state_row,
     uploader_row,
@@ -76,7 +78,7 @@ def _worker_row(worker: DeviceView) -> tuple[str, ...]:
     return (
         worker.worker,
         worker.state,
-        worker.device,
+        device_text(worker),
         f"{worker.batches:,}",
         bare_rate(worker.tokens_per_second),
         bare_rate(worker.samples_per_second),
@@ -84,7 +86,7 @@ def _worker_row(worker: DeviceView) -> tuple[str, ...]:
         *stage_shares(worker),
         f"{worker.padding:.1%}",
         ago(worker.last_seconds_ago),
-        ", ".join(batches_of(worker.current)),
+        batches_text(worker.current),
     )
 
 
@@ -141,11 +143,6 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
             *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
         ]
         yield "  " + "  ".join(cells)
-
-
-def batches_of(job_ids: Sequence[str]) -> list[str]:
-    """Batch numbers out of ids such as `extract-demo-000042`."""
-    return [job_id.rpartition("-")[2].lstrip("0") or "0" for job_id in job_ids]
 
 
 def printable(text: str) -> str:

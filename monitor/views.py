@@ -13,7 +13,9 @@ class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
     """What one GPU worker did for a run."""
 
     worker: str
+    #: `cuda:0`, and what it is: `NVIDIA H200`; empty where nobody said.
     device: str
+    kind: str
     batches: int
     samples: int
     tokens: int
@@ -36,6 +38,14 @@ class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
     halvings: int = 0
     #: Batches of which it could store only a note.
     quarantined: int = 0
+
+
+class HostView(msgspec.Struct, frozen=True, kw_only=True):
+    """The GPU workers of one host at a glance."""
+
+    host: str
+    #: A letter for each: `b` busy, `i` idle, `w` waiting, `s` silent, `g` gone.
+    states: str
 
 
 class UploaderView(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +112,12 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     halvings: int = 0
     #: Batches of which a note with the reason is stored in place of states.
     quarantined_batches: int = 0
+    #: All GPU workers, host by host.
+    hosts: tuple[HostView, ...] = ()
+    #: How many more there are than are listed, in a view that was cut.
+    more_workers: int = 0
+    more_hosts: int = 0
+    more_uploaders: int = 0
 
 
 class RecentView(msgspec.Struct, frozen=True, kw_only=True):
@@ -193,6 +209,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     answers: tuple[Answer, ...] = ()
     #: Live settings that are set, as text, by name.
     live: dict[str, str] = {}
+    #: How many more there are than are listed, in a view that was cut.
+    more_processes: int = 0
+    more_uploads: int = 0
 
 
 def time_left_text(run: RunView) -> str:

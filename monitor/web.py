@@ -23,6 +23,7 @@ from hiddenfeed.errors import HiddenfeedError
 from monitor.control import Control, settings_offered
 from monitor.plain import render_plain
 from monitor.prometheus import CONTENT_TYPE_LATEST, exposition
+from monitor.trim import trimmed
 from monitor.views import Snapshot
 
 #: A snapshot serves all who ask within this time, so that many open pages cost Redis no more than one.
@@ -94,7 +95,7 @@ class _Site:
     dashboard: Dashboard | None
 
     def page(self, _: Request) -> Response:
-        return HTMLResponse(render_page(self.current.get(), self.refresh_seconds), headers=_HEADERS)
+        return HTMLResponse(render_page(trimmed(self.current.get()), self.refresh_seconds), headers=_HEADERS)
 
     def snapshot(self, _: Request) -> Response:
         return _json(self.current.get())
@@ -191,7 +192,7 @@ class _Pages:
         try:
             while not self._ended.is_set():
                 snapshot = await anyio.to_thread.run_sync(self._current.get)
-                yield b"event: snapshot\ndata: " + msgspec.json.encode(snapshot) + b"\n\n"
+                yield b"event: snapshot\ndata: " + msgspec.json.encode(trimmed(snapshot)) + b"\n\n"
                 await self._pause(max(self._refresh_seconds, kept_seconds(snapshot)))
         finally:
             self._open -= 1

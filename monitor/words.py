@@ -11,6 +11,14 @@ def rate(per_second: float | None, what: str) -> str:
     return f"{number} {what}/s"
 
 
+def short(number: float) -> str:
+    """`1.3B`, `541.2M`, `9,999`."""
+    for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e4, "k")):
+        if number >= size:
+            return f"{number / (1e3 if letter == 'k' else size):,.1f}{letter}"
+    return f"{number:,.0f}"
+
+
 def share(value: float) -> str:
     """`45%`; never 100% before the end."""
     return f"{min(99, int(value * 100)) if value < 1 else 100}%"

@@ -24,6 +24,8 @@ class WorkerLine(msgspec.Struct, frozen=True, kw_only=True):
 
     worker: str
     device: str
+    #: What the device is, as `NVIDIA H200`; empty if nobody said.
+    kind: str = ""
     batches: int
     samples: int
     tokens: int
@@ -166,6 +168,7 @@ def _worker(worker: WorkerProgress) -> WorkerLine:
     return WorkerLine(
         worker=worker.worker,
         device=worker.device,
+        kind=worker.kind,
         batches=worker.batches,
         samples=worker.samples,
         tokens=worker.tokens,

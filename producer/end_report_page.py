@@ -130,7 +130,7 @@ def _tables(report: EndReport) -> Iterable[str]:
         yield _table("GPU workers", ("worker", "device", "batches", "samples", "tokens", "tokens/s", "busy", "padding", "read", "forward", "stall", "write"),
             [
                 (
-                    each.worker, each.device, f"{each.batches:,}", f"{each.samples:,}", f"{each.tokens:,}",
+                    each.worker, ", ".join(filter(None, (each.device, each.kind))), f"{each.batches:,}", f"{each.samples:,}", f"{each.tokens:,}",
                     _number(each.tokens_per_second), _percent(each.busy), f"{each.padding:.1%}",
                     *(duration_text(each.seconds[stage]) for stage in ("read", "forward", "stall", "write")),
                 )

@@ -5,8 +5,12 @@ import { Chart, svg } from "./chart.js";
 import { ago, clock, count, duration, percent, rate, size, sizeRate } from "./words.js";
 
 const HISTORY_MS = 5000;
-// In a larger fleet those that need a look come first.
+// In a larger fleet those that need a look come first, and the others on demand; the monitor sends no more than can be read.
+const FEW_LANES = 12;
 const MOST_LANES = 48;
+// So few workers need no overview.
+const FEW_WORKERS = 8;
+const LETTERS = { b: "busy", i: "idle", w: "waiting", s: "silent", g: "gone" };
 const STAGES = ["read", "forward", "stall", "write"];
 const MARKS = { good: "✓ fine", warn: "▲ look", bad: "✕ bad", unknown: "– unknown" };
 const STATES = {
@@ -22,6 +26,7 @@ let snapshot = null;
 let chosen = null;
 let charts = null;
 let historyRun = null;
+let allLanes = false;
 
 function make(tag, options = {}, ...children) {
   const element = document.createElement(tag);
@@ -41,13 +46,17 @@ function part(id, value, draw) {
 }
 
 function table(id, caption, head, rows) {
-  part(id, [head, rows], (element) => {
+  part(id, [caption, head, rows], (element) => {
     const top = make("tr", {}, ...head.map((cell) => make("th", { text: cell, cls: cell === "waits for" ? "long" : "", attrs: { scope: "col" } })));
     const body = rows.map((row) => make("tr", {}, ...row.map((cell) => (cell instanceof Object
       ? make("td", { cls: cell.cls }, ...(cell.chip ? [make("span", { cls: `chip ${cell.verdict}`, text: cell.chip })] : [cell.text]))
       : make("td", { text: cell })))));
     element.replaceChildren(make("caption", { text: caption }), make("thead", {}, top), make("tbody", {}, ...body));
   });
+}
+
+function more(number) {
+  return number ? `; and ${count(number)} more` : "";
 }
 
 function drawAnswers() {
@@ -110,12 +119,13 @@ function drawRun(run) {
     ...(run.proved && snapshot.store ? [number("Report", `${run.run_id}/report.html`, "in the store, with report.json")] : []),
   ];
   part("run-numbers", numbers, (element) => {
-    element.replaceChildren(...numbers.map(([term, text, more]) => make("div", {}, make("dt", { text: term }),
+    element.replaceChildren(...numbers.map(([term, text, more]) => make("div", { cls: text.length > 24 ? "long" : "" }, make("dt", { text: term }),
       make("dd", {}, text, ...(more ? [make("div", { cls: "more", text: more })] : [])))));
   });
+  drawHosts(run);
   drawLanes(run);
   drawChecks(run);
-  table("uploaders", "Over the clock, and of one file on its way", ["uploader", "files", "size", "rate", "each file", "duplicates", "last"],
+  table("uploaders", `Over the clock, and of one file on its way${more(run.more_uploaders)}`, ["uploader", "files", "size", "rate", "each file", "duplicates", "last"],
     run.uploaders.map((each) => [each.uploader, count(each.files), size(each.size_bytes), sizeRate(each.bytes_per_second),
       sizeRate(each.transfer_bytes_per_second), count(each.duplicates), ago(each.last_seconds_ago)]));
 }
@@ -150,32 +160,75 @@ function stageBar(worker) {
   return picture;
 }
 
+// A square for each worker, host by host; what is wrong has another shape as well as another colour.
+function drawHosts(run) {
+  const whole = run.hosts.reduce((sum, host) => sum + host.states.length, 0);
+  byId("hosts").hidden = whole <= FEW_WORKERS;
+  part("hosts", [run.hosts, whole <= FEW_WORKERS, run.more_hosts], (element, [hosts, few, more]) => {
+    element.replaceChildren(...(few ? [] : hosts).map(({ host, states }) => {
+      const picture = svg("svg", { viewBox: `0 0 ${states.length * 12} 12`, width: states.length * 12, height: 12, "aria-hidden": "true" });
+      [...states].forEach((letter, index) => {
+        const x = index * 12;
+        const verdict = STATES[LETTERS[letter]] ?? "";
+        if (verdict === "bad") picture.append(svg("path", { d: `M${x + 1} 1l9 9m0 -9l-9 9`, class: "cell bad" }));
+        else picture.append(svg("rect", { x: x + 1, y: verdict === "good" ? 1 : 5, width: 9, height: verdict === "good" ? 9 : 5, rx: 1.5, class: `cell ${verdict}` }));
+      });
+      const counts = Object.entries(LETTERS).map(([letter, name]) => [name, [...states].filter((each) => each === letter).length]).filter(([, number]) => number);
+      const words = counts.map(([name, number]) => `${count(number)} ${name}`).join(", ");
+      const wrong = counts.filter(([name]) => name !== "busy").map(([name, number]) => `${count(number)} ${name}`).join(", ");
+      return make("li", { attrs: { title: `${host}: ${words}` } }, make("span", { cls: "host", text: host }), picture,
+        make("span", { cls: "hidden", text: `: ${words}` }), ...(wrong ? [make("span", { cls: "why", text: wrong, attrs: { "aria-hidden": "true" } })] : []));
+    }), ...(more ? [make("li", { text: `and ${count(more)} more hosts` })] : []));
+  });
+}
+
 function drawLanes(run) {
   const over = OVER.includes(run.state);
   // Of workers that are gone only those are shown that nobody has replaced for long.
   const workers = run.workers.filter((worker) => worker.state !== "gone" || (worker.last_seconds_ago ?? 1e9) < 3600);
-  const ordered = workers.length > MOST_LANES ? [...workers].sort((one, other) => (one.state === "busy") - (other.state === "busy")) : workers;
-  const hidden = Math.max(0, workers.length - MOST_LANES);
-  const lanes = ordered.slice(0, MOST_LANES).map((worker) => ({
+  const most = allLanes ? MOST_LANES : FEW_LANES;
+  const ordered = workers.length > most ? [...workers].sort((one, other) => (one.state === "busy") - (other.state === "busy")) : workers;
+  const whole = workers.length + run.more_workers;
+  byId("lanes-all").hidden = workers.length <= FEW_LANES;
+  byId("lanes-all").textContent = allLanes ? `Show ${FEW_LANES}` : `Show ${count(Math.min(MOST_LANES, workers.length))} of ${count(whole)}`;
+  byId("lanes-all").setAttribute("aria-expanded", allLanes);
+  const hidden = whole - Math.min(most, workers.length);
+  const lanes = ordered.slice(0, most).map((worker) => ({
     ...worker, heard: snapshot.processes.find((process) => process.name === worker.worker),
   }));
   part("lanes", [lanes, hidden], (element) => {
     element.replaceChildren(...lanes.map((worker) => {
       // Whoever is gone when all is done has done its work.
       const verdict = over && worker.state !== "silent" ? "" : STATES[worker.state] ?? "";
-      const current = worker.current.map((job) => Number(job.slice(job.lastIndexOf("-") + 1)));
+      const current = spans(worker.current.map((job) => Number(job.slice(job.lastIndexOf("-") + 1))));
       const state = make("span", { cls: `chip ${verdict}`, text: worker.state });
       const why = worker.heard?.waits_for || (worker.state === "silent" ? `not heard of for ${duration(worker.heard?.heartbeat_seconds_ago)}` : "");
       return make("li", { cls: verdict, attrs: { "data-worker": worker.worker, "data-state": worker.state } },
-        make("div", {}, make("span", { cls: "name", text: worker.worker }), " ", state,
-          make("div", { cls: "facts", text: [worker.device, why, current.length ? `batch ${current.join(", ")}` : ""].filter(Boolean).join(" · ") })),
+        make("div", {}, make("span", { cls: "name", text: shortName(worker.worker), attrs: { title: worker.worker } }), " ", state,
+          make("div", { cls: "facts", text: [worker.device, worker.kind, why, current ? `batch ${current}` : ""].filter(Boolean).join(" · ") })),
         make("div", {}, stageBar(worker)),
         make("div", { cls: "facts", text: `${rate(worker.tokens_per_second)} tokens/s, ${rate(worker.samples_per_second)} samples/s, ${count(worker.batches)} batches, `
           + `computing ${percent(worker.busy)}, padding ${percent(worker.padding, 1)}, last ${ago(worker.last_seconds_ago)}` }));
     }));
-    if (hidden) element.append(make("li", { text: `and ${count(hidden)} more` }));
+    if (hidden) element.append(make("li", { cls: "more", text: `and ${count(hidden)} more` }));
     if (!lanes.length) element.replaceChildren(make("li", { text: "No GPU worker has worked on this run yet." }));
   });
+}
+
+// As `7-9, 12`.
+function spans(numbers) {
+  const runs = [];
+  for (const number of [...numbers].sort((one, other) => one - other)) {
+    const last = runs[runs.length - 1];
+    if (last && number === last[1] + 1) last[1] = number;
+    else runs.push([number, number]);
+  }
+  return runs.map(([first, last]) => (first === last ? `${first}` : `${first}-${last}`)).join(", ");
+}
+
+// Where the heading says what they are.
+function shortName(worker) {
+  return worker.replace(/^gpu_worker-(?=.)/, "");
 }
 
 async function copy(button, text) {
@@ -190,17 +243,34 @@ async function copy(button, text) {
   setTimeout(() => { button.textContent = "Copy"; }, 3000);
 }
 
+// Those with one reason and one way out stand together.
+function grouped(failures) {
+  const groups = new Map();
+  for (const each of failures) {
+    const key = JSON.stringify([each.command, each.error]);
+    groups.set(key, [...(groups.get(key) ?? []), each]);
+  }
+  return [...groups.values()].map((group) => ({
+    what: group.length === 1 ? group[0].description || group[0].job_id
+      : `${count(group.length)} of ${group[0].from}: ${spans(group.map((each) => Number(each.job_id.slice(each.job_id.lastIndexOf("-") + 1))))}`,
+    why: group[0].error, command: group[0].command,
+  }));
+}
+
 function drawFailed() {
-  const failed = [
-    ...snapshot.runs.flatMap((run) => run.failures.map((each) => ({ ...each, command: `python -m producer retry-failed ${run.run_id}` }))),
-    ...snapshot.uploads.flatMap((queue) => queue.failures.map((each) => ({ ...each, command: `python -m producer retry-failed ${each.job_id.replace(/^upload-|-\d+$/g, "")}` }))),
+  const failures = [
+    ...snapshot.runs.flatMap((run) => run.failures.map((each) => ({ ...each, from: `the batches of ${run.run_id}`, command: `python -m producer retry-failed ${run.run_id}` }))),
+    ...snapshot.uploads.flatMap((queue) => queue.failures.map((each) => ({ ...each, from: `the files of ${queue.name}`, command: `python -m producer retry-failed ${each.job_id.replace(/^upload-|-\d+$/g, "")}` }))),
   ];
-  byId("failed-section").hidden = !failed.length;
-  part("failed", failed, (element) => {
-    element.replaceChildren(...failed.map((each) => {
-      const button = make("button", { text: "Copy", cls: "quiet", attrs: { type: "button", "aria-label": `Copy the command that tries ${each.description || each.job_id} again` } });
+  const all = [...snapshot.runs, ...snapshot.uploads].reduce((sum, each) => sum + each.failed, 0);
+  byId("failed-section").hidden = !failures.length;
+  byId("failed-more").hidden = all <= failures.length;
+  byId("failed-more").textContent = `The newest ${count(failures.length)} of ${count(all)}.`;
+  part("failed", grouped(failures), (element, groups) => {
+    element.replaceChildren(...groups.map((each) => {
+      const button = make("button", { text: "Copy", cls: "quiet", attrs: { type: "button", "aria-label": `Copy the command that tries ${each.what} again` } });
       button.addEventListener("click", () => copy(button, each.command));
-      return make("li", {}, make("p", { cls: "what", text: each.description || each.job_id }), make("p", { cls: "why", text: each.error || "no reason is known" }),
+      return make("li", {}, make("p", { cls: "what", text: each.what }), make("p", { cls: "why", text: each.why || "no reason is known" }),
         make("p", { cls: "command" }, make("code", { text: each.command }), button));
     }));
   });
@@ -212,9 +282,15 @@ function processVerdict(process) {
 }
 
 function drawHost() {
-  table("queues", "Files on their way", ["upload queue", "queued", "on their way", "to be tried again", "failed"],
+  // What is not known is not shown as nothing.
+  byId("host-section").hidden = snapshot.redis_error !== "";
+  byId("empty").hidden = snapshot.runs.length > 0 || snapshot.redis_error !== "";
+  byId("nobody").hidden = snapshot.processes.length > 0;
+  byId("queues-part").hidden = !snapshot.uploads.length;
+  byId("processes-part").hidden = !snapshot.processes.length;
+  table("queues", `Files on their way${more(snapshot.more_uploads)}`, ["upload queue", "queued", "on their way", "to be tried again", "failed"],
     snapshot.uploads.map((queue) => [queue.name, count(queue.queued), count(queue.started), count(queue.retrying), count(queue.failed)]));
-  table("processes", "Processes that take jobs", ["process", "state", "jobs", "slots", "done", "failed", "heard of", "waits for"],
+  table("processes", `Processes that take jobs${more(snapshot.more_processes)}`, ["process", "state", "jobs", "slots", "done", "failed", "heard of", "waits for"],
     snapshot.processes.map((each) => [each.name, { chip: each.state, verdict: processVerdict(each) }, count(each.running), count(each.slots), count(each.finished),
       count(each.failed), ago(each.heartbeat_seconds_ago), { cls: "long", text: each.waits_for }]));
 }
@@ -344,6 +420,10 @@ byId("stage-legend").append("Where the time of a worker's batches goes:", ...STA
   box.append(svg("rect", { width: 10, height: 10, rx: 2, class: `s-${stage}` }));
   return make("span", {}, box, ` ${stage}`);
 }));
+byId("lanes-all").addEventListener("click", () => {
+  allLanes = !allLanes;
+  if (snapshot) draw();
+});
 byId("run").addEventListener("change", (event) => {
   chosen = event.target.value;
   if (snapshot) draw();

@@ -161,7 +161,7 @@ def test_numbers_change_and_a_killed_worker_turns_red_within_the_lease(
     worker = _process("-m", "tests.worker_process", redis_url, queue, "role=gpu_worker", "slots=2")
     with worker as process, _served(redis_url) as url, _opened(browser, url) as page:
         page.wait_for_selector('#lanes li[data-state="busy"]')
-        _says(page, "#lanes", "batch 5, 6")
+        _says(page, "#lanes", "batch 5-6")
         _says(page, "#run-share", "5.0%")
         _says(page, "#answers", "1 of 1 worker busy")
         for batch_id in range(2, 12):

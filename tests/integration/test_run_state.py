@@ -5,9 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 import redis
+from msgspec import UNSET
 
 from common.checks import Checks, Extreme, StateRange
 from common.messages import BatchReport, ExtractBatch, UploadFile, UploadReceipt
+from common.progress_records import RecentWork
 from common.run_state import (
     FoundBatch,
     Progress,
@@ -144,8 +146,9 @@ def test_each_batch_counts_once_however_often_it_is_delivered(redis_client: redi
     assert (first.forward_seconds, first.total_seconds, first.bytes) == (0.25, 0.5, 2000)
     assert (second.worker, second.batches) == ("gpu b", 1)
     assert (progress.squares, first.squares) == (60_000, 30_000)
-    (cost,) = progress.costs
+    (cost,) = progress.first_costs
     assert (cost.device, cost.batches, cost.x, cost.z, cost.y) == ("cpu", 2, 1.0, 0.06, 0.5)
+    assert progress.costs == ()
     assert (first.halvings, first.quarantined) == (3, 0)
     assert (second.worker, second.batches, second.quarantined) == ("gpu b", 1, 1)
     [uploader] = progress.uploaders
@@ -245,6 +248,48 @@ def test_time_between_batches_counts_but_for_long_pauses(redis_client: redis.Red
         note(redis_client, batch_id, now=now)
     (worker,) = read_progress(redis_client, RUN).workers
     assert worker.active_seconds == 10 + 15 + 60
+    expected = RecentWork()
+    for seconds in (10, 15, 60):
+        expected = expected.after(seconds, 500, 30_000, 0.25)
+    found = msgspec.structs.asdict(worker.recent_work)
+    assert found == pytest.approx(msgspec.structs.asdict(expected), rel=1e-6)
+
+
+def test_costs_are_kept_by_kind_of_device_without_first_batches(redis_client: redis.Redis) -> None:
+    kinds = {"a": "NVIDIA H200", "b": "NVIDIA A100-SXM4-80GB", "c": ""}
+    for batch_id in range(9):
+        worker = "abc"[batch_id % 3]
+        message = upload(batch_id, worker)
+        report = msgspec.structs.replace(message.report, device="cuda:1", kind=kinds[worker] or UNSET)
+        _note_message(redis_client, msgspec.structs.replace(message, report=report), batch_id)
+    progress = read_progress(redis_client, RUN)
+    assert {cost.device: cost.batches for cost in progress.costs} == {
+        "NVIDIA H200": 2, "NVIDIA A100-SXM4-80GB": 2, "cuda": 2,
+    }  # fmt: skip
+    assert {cost.device: cost.batches for cost in progress.first_costs} == {
+        "NVIDIA H200": 1, "NVIDIA A100-SXM4-80GB": 1, "cuda": 1,
+    }  # fmt: skip
+    assert {worker.device_class for worker in progress.workers} == {cost.device for cost in progress.costs}
+
+
+def test_kinds_of_devices_are_bounded_whatever_is_said(redis_client: redis.Redis) -> None:
+    for batch_id in range(80):
+        message = upload(batch_id, f"w{batch_id}")
+        report = msgspec.structs.replace(message.report, kind=f"kind {batch_id} " + "x" * 1000)
+        _note_message(redis_client, msgspec.structs.replace(message, report=report), batch_id)
+    progress = read_progress(redis_client, RUN)
+    assert progress.batches == len(progress.workers) == 80
+    assert len(progress.first_costs) == 32
+    assert max(len(worker.kind) for worker in progress.workers) == 80
+
+
+def _note_message(client: redis.Redis, message: UploadFile, batch_id: int) -> None:
+    receipt = UploadReceipt(
+        run_id=RUN, batch_id=batch_id, key="k", outcome="stored", size_bytes=1, upload_seconds=1.0
+    )
+    with client.pipeline(transaction=True) as pipe:
+        note_stored(pipe, message, receipt, 2000.0 + batch_id)
+        pipe.execute()
 
 
 def test_what_the_store_holds_already_counts_once_after_a_wipe(redis_client: redis.Redis) -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from benchmarks.eta import SCENARIOS, errors_of
 from benchmarks.eta_fleet import plan_work, record_of, simulate
-from common.batch_cost import CostSums, cost_terms, device_class, fit
+from common.batch_cost import CostSums, cost_terms, fit
+from common.progress_records import RecentWork
 from common.run_state import Progress, RunRecord, WorkerProgress
 from monitor.eta import estimate
 
@@ -45,7 +46,7 @@ def _progress(*workers: WorkerProgress) -> Progress:
     costs: dict[str, list[tuple[int, int, float]]] = {}
     for worker in workers:
         each = (1000, 10**6, worker.forward_seconds / worker.batches)
-        costs.setdefault(device_class(worker.device), []).extend([each] * worker.batches)
+        costs.setdefault(worker.device_class, []).extend([each] * worker.batches)
     return Progress(
         run_id="r", batches=batches, samples=batches, tokens=1000 * batches, squares=10**6 * batches,
         first_at=NOW - 1, last_at=NOW, workers=workers,
@@ -123,6 +124,38 @@ def test_devices_of_different_speed_are_not_averaged() -> None:
     progress = _progress(_worker("a", 30, 2.0, "cuda:0"), _worker("b", 10, 6.0, "other:0"))
     assert _seconds(progress, "a", "b") == pytest.approx(60 / (1 / 2 + 1 / 6), rel=0.02)
     assert _seconds(progress, "b") == pytest.approx(360, rel=0.03)
+
+
+def test_two_models_of_gpu_are_two_kinds() -> None:
+    fast = msgspec.structs.replace(_worker("a", 30, 2.0, "cuda:0"), kind="NVIDIA H200")
+    slow = msgspec.structs.replace(_worker("b", 10, 6.0, "cuda:0"), kind="NVIDIA A100")
+    progress = _progress(fast, slow)
+    assert {cost.device for cost in progress.costs} == {"NVIDIA H200", "NVIDIA A100"}
+    assert _seconds(progress, "a", "b") == pytest.approx(60 / (1 / 2 + 1 / 6), rel=0.02)
+
+
+def test_what_is_done_once_at_the_start_does_not_count_and_what_was_of_late_does() -> None:
+    # The first batch took a minute, for what is done once; ten came every 2 s, sixty every 3 s.
+    worker = _worker("a", 71, 3.0)
+    recent = RecentWork()
+    for seconds in (2.0,) * 10 + (3.0,) * 60:
+        recent = recent.after(seconds, 1000, 10**6, seconds)
+    worker = msgspec.structs.replace(
+        worker, forward_seconds=60 + 20 + 180, recent=" ".join(map(str, msgspec.structs.astuple(recent)))
+    )
+    progress = msgspec.structs.replace(
+        _progress(worker),
+        costs=(_sums([(1000, 10**6, 3.0)] * 60 + [(1000, 10**6, 2.0)] * 10),),
+        first_costs=(_sums([(3000, 9 * 10**6, 60.0)]),),
+    )
+    assert _seconds(progress, "a") == pytest.approx(29 * 3, rel=0.05)
+
+
+def test_a_first_batch_is_better_than_nothing() -> None:
+    progress = msgspec.structs.replace(
+        _progress(_worker("a", 1)), costs=(), first_costs=(_sums([(1000, 10**6, 2.0)]),)
+    )
+    assert _seconds(progress, "a") == pytest.approx(198, rel=0.01)
 
 
 def test_what_holds_the_devices_up_counts() -> None:

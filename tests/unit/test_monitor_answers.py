@@ -47,6 +47,41 @@ def test_a_worker_that_fell_silent_and_one_that_waits() -> None:
     assert _answers(scene(workers=()))["busy"].verdict == "bad"
 
 
+def test_a_worker_that_is_gone_is_missed_while_there_is_work() -> None:
+    gone = scene(workers=(worker("gpu_worker-h-1"),))
+    found = _answers(gone)["busy"]
+    assert (found.verdict, found.text.rpartition("; ")[2]) == ("warn", "1 gone within the last hour")
+    at_the_end = _with_run(extract=QueueFacts(name=QUEUE, counts=QueueCounts(started=1)))
+    assert _answers(msgspec.structs.replace(at_the_end, workers=gone.workers))["busy"].verdict == "good"
+
+
+def test_nobody_is_missed_when_all_is_done() -> None:
+    (run,) = scene().runs
+    done = msgspec.structs.replace(run, record=msgspec.structs.replace(run.record, state="complete"))
+    assert _answers(scene(runs=(done,), workers=()))["busy"].text == "there is nothing to do"
+    idle = _answers(scene(runs=(done,), workers=(worker("gpu_worker-h-1", running=0),)))["busy"]
+    assert (idle.verdict, idle.text) == ("good", "there is nothing to do; 1 worker idle")
+
+
+def test_what_redis_would_have_to_say_is_unknown_while_it_is_away() -> None:
+    found = _answers(scene(redis_error="Redis is not there", runs=(), workers=(), uploads=()))
+    assert [answer.verdict for answer in found.values()] == ["unknown", "unknown", "unknown", "bad", "good"]
+
+
+def test_of_many_reasons_and_silent_processes_a_few_are_told() -> None:
+    waiting = tuple(
+        worker(f"gpu_worker-w-{number}", running=0, waiting=f"spool {number} is full") for number in range(9)
+    )
+    assert (
+        "spool 0 is full; spool 1 is full; and 7 other reasons"
+        in _answers(scene(workers=waiting))["busy"].text
+    )
+    silent = tuple(worker(f"gpu_worker-s-{number}", last_heartbeat=NOW - 60) for number in range(300))
+    problems = _look(scene(workers=silent)).problems
+    assert sum("has been silent" in problem for problem in problems) == 5
+    assert "295 more processes are silent" in problems
+
+
 def test_upload_that_falls_behind() -> None:
     found = _answers(_with_run(recent=points(backlog_step=2)))["upload"]
     assert found.verdict == "warn"

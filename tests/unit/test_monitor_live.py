@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+import pytest
 from rich.console import Console
 
 from common.queues import FailedJob, QueueCounts
@@ -19,7 +20,7 @@ def _shown(snapshot: Snapshot, width: int = 160, height: int = 50) -> str:
         file=io.StringIO(), width=width, height=height, force_terminal=True, color_system="standard"
     )
     with console.capture() as capture:
-        console.print(view(snapshot, height))
+        console.print(view(snapshot, console))
     return capture.get()
 
 
@@ -41,7 +42,7 @@ def test_answers_and_workers_are_shown() -> None:
         assert question in text
     assert "50.0%" in text
     assert "extract batch 7" in text
-    (lane,) = [line for line in text.splitlines() if line.startswith("gpu_worker-h-1")]
+    (lane,) = [line for line in text.splitlines() if line.startswith("h-1")]
     assert "busy" in lane
     assert "████████" in lane
     assert " 101 " in lane
@@ -59,8 +60,26 @@ def test_a_large_fleet_fits_the_window_and_shows_first_what_needs_a_look() -> No
     many[250] = worker("gpu_worker-250", last_heartbeat=NOW - 50)
     text = _plain(_shown(take_snapshot(scene(workers=tuple(many)), NOW), height=40))
     assert len(text.splitlines()) <= 40
-    assert "gpu_worker-250" in text
+    (silent,) = [line for line in text.splitlines() if line.startswith("250 ")]
+    assert "silent" in silent
     assert "more" in text
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 200])
+@pytest.mark.parametrize("height", [24, 60])
+def test_a_window_of_any_size_shows_what_matters_and_cuts_no_number(width: int, height: int) -> None:
+    many = tuple(worker(f"gpu_worker-node{number}-4711-3fa9") for number in range(20))
+    facts = scene(
+        workers=(*many, *scene().workers), hands={"gpu_worker-h-1": (f"{QUEUE}-000101", f"{QUEUE}-000102")}
+    )
+    lines = _plain(_shown(take_snapshot(facts, NOW), width, height)).splitlines()
+    assert len(lines) <= height
+    assert max(map(len, lines)) <= width
+    head = next(line for line in lines if line.startswith("worker "))
+    assert {"worker", "state", "tokens/s", "busy", "time", "batch", "last"} <= set(head.split())
+    (lane,) = [line for line in lines if line.startswith("h-1 ")] if height == 60 else [""]
+    assert "…" not in lane
+    assert height == 24 or "101-102" in lane
 
 
 def test_texts_from_redis_are_no_markup_and_no_commands() -> None:

@@ -12,10 +12,13 @@ import redis
 from starlette.testclient import TestClient
 
 from common.history import rates_of
+from common.queues import QueueCounts
 from hiddenfeed.errors import TransientError
 from monitor import web
 from monitor.control import Control
+from monitor.facts import QueueFacts
 from monitor.snapshot import take_snapshot
+from monitor.trim import trimmed
 from monitor.views import Snapshot
 from monitor.web import Current, kept_seconds, make_app
 from tests.monitor_scene import NOW, RUN, points, scene, worker
@@ -66,6 +69,25 @@ def test_page_is_readable_without_its_script_and_keeps_its_own_policy() -> None:
     assert markup.refused == []
     assert len(markup.ids) == len(set(markup.ids))
     assert set(markup.fields) <= markup.labelled
+
+
+def test_an_event_is_bounded_however_large_the_fleet_is() -> None:
+    fleet = [worker(f"gpu_worker-node{number // 8}-{number}-0000") for number in range(1000)]
+    fleet[777] = worker("gpu_worker-node97-777-0000", last_heartbeat=NOW - 60)
+    uploads = tuple(QueueFacts(name=f"upload-node{number}", counts=QueueCounts()) for number in range(125))
+    whole = take_snapshot(scene(workers=tuple(fleet), uploads=uploads), NOW)
+    cut = trimmed(whole)
+    assert len(msgspec.json.encode(cut)) < 60_000
+    (run,) = cut.runs
+    assert (run.workers[0].worker, run.workers[0].state) == ("gpu_worker-node97-777-0000", "silent")
+    assert cut.processes[0].name == run.workers[0].worker
+    assert len(run.workers) + run.more_workers == 1002
+    assert len(cut.processes) + cut.more_processes == 1000
+    assert len(cut.uploads) + cut.more_uploads == 125
+    # The overview still shows every one of them.
+    assert sum(len(host.states) for host in run.hosts) == 1002
+    assert [host.host for host in run.hosts if "s" in host.states] == ["node97"]
+    assert trimmed(_snapshot()) == _snapshot()
 
 
 def test_script_asks_for_ids_that_the_page_has_and_never_sets_markup() -> None:

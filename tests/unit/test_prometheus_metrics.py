@@ -24,7 +24,7 @@ UNITLESS = {
     "hiddenfeed_run_planned_samples", "hiddenfeed_run_jobs", "hiddenfeed_run_state", "hiddenfeed_run_proved",
     "hiddenfeed_upload_jobs", "hiddenfeed_processes", "hiddenfeed_process_running_jobs", "hiddenfeed_process_slots",
     "hiddenfeed_spool_files", "hiddenfeed_run_canary_min_cosine", "hiddenfeed_run_selftest_min_cosine",
-    "hiddenfeed_run_min_norm", "hiddenfeed_run_max_norm",
+    "hiddenfeed_run_min_norm", "hiddenfeed_run_max_norm", "hiddenfeed_worker_info",
 }  # fmt: skip
 
 
@@ -90,3 +90,43 @@ def test_alert_rules_and_dashboard_speak_of_metrics_that_exist() -> None:
     used = {name for expression in said for name in re.findall(r"hiddenfeed_\w+", expression)}
     assert used
     assert used <= _names()
+
+
+def test_each_alert_is_shown_to_fire_and_not_to_fire() -> None:
+    rules = yaml.safe_load((DEPLOY / "prometheus/alerts.yml").read_text())
+    shown = yaml.safe_load((DEPLOY / "prometheus/alerts_test.yml").read_text())
+    asked = [each for test in shown["tests"] for each in test["alert_rule_test"]]
+    alerts = {rule["alert"] for group in rules["groups"] for rule in group["rules"]}
+    assert {each["alertname"] for each in asked if each["exp_alerts"]} == alerts
+    assert {each["alertname"] for each in asked if not each["exp_alerts"]} == alerts
+
+
+#: Grafana's units that the dashboard uses, of the many it knows.
+GRAFANA_UNITS = {"none", "short", "percentunit", "s", "bytes", "Bps", "cps", "decbytes", "binBps"}
+#: Panels of Grafana itself; others would have to be installed.
+GRAFANA_PANELS = {"gauge", "stat", "timeseries", "bargauge", "table", "row", "alertlist", "state-timeline"}
+
+
+def test_dashboard_is_what_grafana_imports() -> None:
+    board: dict[str, Any] = json.loads((DEPLOY / "grafana/hiddenfeed.json").read_text())
+    panels = board["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        assert panel["type"] in GRAFANA_PANELS
+        assert panel["title"]
+        assert panel["fieldConfig"]["defaults"].get("unit", "none") in GRAFANA_UNITS
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert max(x for x, _ in cells) < 24
+        assert not cells & taken, panel["title"]
+        taken |= cells
+        refs = [target["refId"] for target in panel["targets"]]
+        assert len(set(refs)) == len(refs)
+        for source in (panel["datasource"], *(target["datasource"] for target in panel["targets"])):
+            assert source == {"type": "prometheus", "uid": "${source}"}
+    variables = {each["name"] for each in board["templating"]["list"]}
+    used = set(re.findall(r"\$\{?([a-z]+)", json.dumps(panels)))
+    assert used <= variables
+    assert board["id"] is None
+    assert 0 < board["schemaVersion"] <= 42
