@@ -291,7 +291,8 @@ class Worker:
 def _say(slot: Slot, verdict: Verdict, seconds: float) -> None:
     job, took = slot.claim.job_id, f"{seconds:.2f}"
     if isinstance(verdict, Finish):
-        log.info("job finished", job=job, seconds=took)
+        # The job itself has said more about its batch.
+        log.debug("job finished", job=job, seconds=took)
     elif isinstance(verdict, Fail):
         log.error("job failed", job=job, why=verdict.reason)
     elif isinstance(verdict, Return):

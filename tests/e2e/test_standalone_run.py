@@ -58,10 +58,8 @@ class Installation:
         return {name: record for name, record in found.items() if record}
 
     def uploads(self) -> int:
-        """Upload jobs that have finished, over all starts."""
-        return sum(
-            log.read_text().count("job finished") for log in (self.home / "logs").glob("uploader-*.log")
-        )
+        """Files that were uploaded, over all starts."""
+        return sum(log.read_text().count('"uploaded"') for log in (self.home / "logs").glob("uploader-*.log"))
 
     def wait_for_uploads(self, count: int) -> None:
         """Wait until so many have finished."""

@@ -197,6 +197,8 @@ def _open(folder: Path) -> Site:
     }
     environ = _plain_environment() | s3_server.environment() | _variables(settings)
     environ |= {"TMPDIR": str(folder / "tmp"), "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+    # Which jobs finished is counted from the logs.
+    environ[f"{ENVIRONMENT_PREFIX}LOG_LEVEL"] = "debug"
     limits = SpoolSettings(
         spool=SPOOL, spool_dir=str(spool_folder), spool_cap_bytes=SPOOL_CAP_BYTES, spool_free_bytes=0
     )
