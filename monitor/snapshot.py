@@ -7,10 +7,10 @@ import re
 from common.check_words import findings
 from common.run_state import UploaderProgress, WorkerProgress
 from common.worker.presence import WorkerInfo
-from hiddenfeed.words import count_text
 from monitor.answers import answers
 from monitor.eta import Estimate, estimate
 from monitor.facts import Facts, QueueFacts, RunFacts
+from monitor.problems import problems_of
 from monitor.rows import host_of
 from monitor.trend import recent_of, spool_pace, until
 from monitor.views import (
@@ -25,14 +25,8 @@ from monitor.views import (
     UploadQueueView,
 )
 
-#: Share of the spool's cap from which it is worth a warning.
-_NEARLY_FULL = 0.9
-#: How the reason of a GPU worker begins that a run's model, tokens or self-test keeps from serving it.
-_CANNOT_SERVE = "cannot serve "
 #: A worker that did its last batch within this time is missed when it is gone.
 _MISSED_SECONDS = 3600.0
-#: Silent processes that are named.
-_MOST_NAMED = 5
 
 
 def take_snapshot(facts: Facts, now: float) -> Snapshot:
@@ -41,7 +35,7 @@ def take_snapshot(facts: Facts, now: float) -> Snapshot:
     runs = tuple(_run(run, facts, processes, now) for run in facts.runs)
     uploads = tuple(_upload(queue) for queue in facts.uploads)
     spool = _spool(facts, now)
-    problems = tuple(_problems(facts, runs, uploads, processes, spool))
+    problems = tuple(problems_of(facts, runs, uploads, processes, spool))
     return Snapshot(
         at=now,
         problems=problems,
@@ -264,63 +258,6 @@ def _spool(facts: Facts, now: float) -> SpoolView | None:
         full_in_seconds=full,
         empty_in_seconds=empty,
     )
-
-
-def _problems(
-    facts: Facts,
-    runs: tuple[RunView, ...],
-    uploads: tuple[UploadQueueView, ...],
-    processes: tuple[ProcessView, ...],
-    spool: SpoolView | None,
-) -> list[str]:
-    """What a person should know, the worst first, a sentence each."""
-    found = [error for error in (facts.redis_error, facts.store_error) if error]
-    for run in runs:
-        if run.failed:
-            found.append(
-                f"{count_text(run.failed, 'batch', 'batches')} of {run.run_id} failed and must be looked at"
-            )
-        if run.set_aside:
-            found.append(
-                f"{count_text(run.set_aside, 'sample')} of {run.run_id} set aside, the last because: {run.set_aside_reason}"
-            )
-        if run.state == "stalled":
-            waits = sorted(
-                {
-                    process.waits_for
-                    for process in processes
-                    if process.role == "gpu_worker" and process.waits_for
-                }
-            )
-            why = f"its workers wait: {', '.join(waits)}" if waits else "no GPU worker takes its batches"
-            found.append(f"{run.run_id} stands still: {why}")
-        if run.state == "complete" and run.proved is False:
-            found.append(
-                f"Redis says that {run.run_id} is complete, and {facts.store} holds no proof of it: is --store the right one?"
-            )
-    for queue in uploads:
-        if queue.failed:
-            found.append(
-                f"{count_text(queue.failed, 'file', 'files')} of {queue.name} failed to upload and must be looked at"
-            )
-    silent = [process for process in processes if process.state == "silent"]
-    found += [
-        f"{process.name} has been silent for {process.heartbeat_seconds_ago:.0f} s"
-        for process in silent[:_MOST_NAMED]
-    ]
-    if len(silent) > _MOST_NAMED:
-        found.append(f"{len(silent) - _MOST_NAMED:,} more processes are silent")
-    hindered = [
-        process
-        for process in processes
-        if process.state == "waiting" and process.waits_for.startswith(_CANNOT_SERVE)
-    ]
-    found += [f"{process.name} {process.waits_for}" for process in hindered[:_MOST_NAMED]]
-    if len(hindered) > _MOST_NAMED:
-        found.append(f"{len(hindered) - _MOST_NAMED:,} more GPU workers cannot serve a run")
-    if spool and spool.used >= _NEARLY_FULL:
-        found.append(f"the spool {spool.name} is {spool.used:.0%} full: GPU workers wait for uploads")
-    return found
 
 
 def _failures(queue: QueueFacts) -> tuple[FailureView, ...]:

@@ -172,9 +172,10 @@ def test_samples_set_aside_count_once_with_the_last_reason(redis_client: redis.R
     (worker,) = progress.workers
     assert (worker.samples, worker.tokens, worker.squares, worker.padded_tokens) == (16, 600, 40_000, 800)
     assert (worker.padding, worker.tokens / worker.forward_seconds) == (0.25, 1200)
-    (cost,) = progress.costs
-    assert cost.x == pytest.approx(0.6)
-    assert cost.z == pytest.approx(0.04)
+    (first,), (other,) = progress.first_costs, progress.costs
+    assert (first.x, other.x) == pytest.approx((0.3, 0.3))
+    assert worker.recent_work.tokens == 300
+    assert first.z + other.z == pytest.approx(0.04)
     assert progress.set_aside_reason == ("second " + "x" * 1000)[:500]
 
 
