@@ -19,9 +19,10 @@ import redis
 from common.history import Point, write_point
 from common.messages import BatchReport, ExtractBatch, UploadFile, UploadReceipt
 from common.queues import JobRequest, enqueue, extract_job_id, extract_queue_name
-from common.rq_keys import failed_key, job_key
+from common.rq_keys import WORKERS, failed_key, job_key, worker_key
 from common.run_state import RunRecord, note_stored, register_run
 from common.settings.catalogue import QueueSettings
+from common.worker.presence import Presence
 from hiddenfeed.layout import batch_key, complete_key, tokens_key
 from hiddenfeed.store import open_store
 from producer.end_report_page import render_report
@@ -261,12 +262,24 @@ def test_failures_are_text_with_a_command_and_changes_need_the_token(
         _keep(page, "failed")
 
 
+def _sign_on(client: redis.Redis, name: str) -> None:
+    """A GPU worker that has work in hand, as its heartbeat tells it."""
+    presence = Presence(name, "gpu_worker")
+    presence.serve(extract_queue_name(RUN), "", 3)
+    client.hset(worker_key(name), items=[part for pair in presence.fields(3)[1].items() for part in pair])
+    client.sadd(WORKERS, worker_key(name))
+
+
 def test_page_is_accessible_and_fits_a_phone(browser: Any, shown_run: redis.Redis, redis_url: str) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
-    with _served(redis_url, "--monitor-token", TOKEN) as url:
+    for number in range(60):
+        _sign_on(shown_run, f"gpu_worker-node{number // 8}-{number}-abcd")
+    with _served(redis_url, "--monitor-token", TOKEN, "--lease-seconds", "300") as url:
         for scheme, size in ((scheme, size) for scheme in ("light", "dark") for size in (DESK, PHONE)):
             with _opened(browser, url, size, scheme) as page:
                 page.wait_for_selector("#controls:not([hidden])")
+                _says(page, "#hosts li:last-child", "node7: 4 busy")
+                assert page.locator("#lanes li[data-worker]").count() == 12
                 found = axe.Axe().run(page)
                 assert found.violations_count == 0, found.generate_report()
                 assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
@@ -274,6 +287,9 @@ def test_page_is_accessible_and_fits_a_phone(browser: Any, shown_run: redis.Redi
                 # The first stop of the keyboard leads past the navigation.
                 page.keyboard.press("Tab")
                 assert page.evaluate("document.activeElement.className") == "skip"
+                page.click("#lanes-all")
+                assert page.locator("#lanes li[data-worker]").count() == 48
+                _says(page, "#lanes li:last-child", "and 13 more")
 
 
 def test_end_report_is_accessible_and_fits_a_phone(browser: Any, tmp_path: Path) -> None:
