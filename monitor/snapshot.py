@@ -121,8 +121,10 @@ def _time_left(run: RunFacts, state: str, processes: tuple[ProcessView, ...], no
         for process in processes
         if process.role == "gpu_worker" and process.queue == run.extract.name and process.state != "silent"
     ]
-    if living and progress.costs:
+    if living and (progress.costs or progress.first_costs):
         return estimate(record, progress, living, now)
+    if state == "running" and not living:
+        return None
     rate = progress.tokens_per_second
     if not rate:
         return None

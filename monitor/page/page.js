@@ -207,7 +207,7 @@ function drawLanes(run) {
         make("div", {}, make("span", { cls: "name", text: shortName(worker.worker), attrs: { title: worker.worker } }), " ", state,
           make("div", { cls: "facts", text: [worker.device, worker.kind, why, current ? `batch ${current}` : ""].filter(Boolean).join(" · ") })),
         make("div", {}, stageBar(worker)),
-        make("div", { cls: "facts", text: `${rate(worker.tokens_per_second)} tokens/s, ${rate(worker.samples_per_second)} samples/s, ${count(worker.batches)} batches, `
+        make("div", { cls: "facts", text: worker.batches === 0 ? "none of its batches is stored yet" : `${rate(worker.tokens_per_second)} tokens/s, ${rate(worker.samples_per_second)} samples/s, ${count(worker.batches)} batches, `
           + `computing ${percent(worker.busy)}, padding ${percent(worker.padding, 1)}, last ${ago(worker.last_seconds_ago)}` }));
     }));
     if (hidden) element.append(make("li", { cls: "more", text: `and ${count(hidden)} more` }));

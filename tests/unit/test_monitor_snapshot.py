@@ -78,11 +78,15 @@ def _view(run: RunFacts, **facts: object) -> RunView:
 
 
 def test_rate_leaves_the_first_batch_out_and_gives_the_time_left() -> None:
-    view = _view(_run(_progress(5), QueueCounts(queued=4, started=1)))
+    run = _run(_progress(5), QueueCounts(queued=4, started=1))
+    view = _view(run, workers=(_worker(),))
     # Four batches of 1,000 tokens in the 40 s between the first one's end and the last one's.
     assert view.tokens_per_second == pytest.approx(100)
     assert view.remaining_seconds == pytest.approx(50)
     assert view.done == 0.5
+    # Nobody is there who would do the rest.
+    assert _view(run).remaining_seconds is None
+    assert _view(run, workers=(_worker(last_heartbeat=NOW - 999),)).remaining_seconds is None
 
 
 @pytest.mark.parametrize("batches", [0, 1])
