@@ -1,4 +1,4 @@
-"""A real run on this machine for the benchmark of the time left: a GPU worker and an uploader as processes, real Redis."""
+"""Real runs on this machine for the benchmark of the time left: GPU workers and an uploader as processes, real Redis."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import redis
@@ -19,6 +20,7 @@ from benchmarks.eta_fleet import Look
 from benchmarks.planned_run import RunSpec, mixed_lengths, put_run
 from benchmarks.random_model import random_qwen3
 from common.messages import ExtractBatch
+from common.processors import allowed_processors
 from common.queues import enqueue, extract_request
 from common.run_state import RunRecord, read_progress, register_run
 from common.settings.catalogue import QueueSettings
@@ -33,21 +35,32 @@ from standalone.servers import start_redis
 _SAMPLES, _MEAN_TOKENS, _LONGEST, _BATCH_TOKENS, _BLOCKS = 5200, 160, 1024, 6144, 16
 _LOOK_SECONDS, _MOST_SECONDS = 0.1, 1800.0
 _END_SECONDS = 30.0
+#: As on a single machine: a process that died is noticed before a fifth of the run is done.
+_LEASE_SECONDS, _HEARTBEAT_SECONDS = 15, 3
 
 
-def real_run() -> tuple[RunRecord, list[Look]]:
+@dataclass(frozen=True)
+class Crew:
+    """Who works on the run, and when one of them is killed and another one comes, as shares of the tokens stored."""
+
+    workers: int = 1
+    dies: float = 2.0
+    joins: float = 2.0
+
+
+def real_run(crew: Crew) -> tuple[RunRecord, list[Look]]:
     """The run as it was registered, and a look after each arrival; raises TimeoutError for one that does not end."""
     with tempfile.TemporaryDirectory(prefix="hfbench-") as name:
         folder = Path(name)
         server = start_redis(folder / "redis")
         try:
             with redis.Redis.from_url(server.url) as client:
-                return _watched(folder, client, server.url)
+                return _watched(folder, client, server.url, crew)
         finally:
             server.stop()
 
 
-def _watched(folder: Path, client: redis.Redis, url: str) -> tuple[RunRecord, list[Look]]:
+def _watched(folder: Path, client: redis.Redis, url: str, crew: Crew) -> tuple[RunRecord, list[Look]]:
     store = DirectoryStore(folder / "store")
     store.check(create=True)
     document, manifests = _put(store, random_qwen3(folder / "model", blocks=_BLOCKS))
@@ -60,24 +73,31 @@ def _watched(folder: Path, client: redis.Redis, url: str) -> tuple[RunRecord, li
         "HIDDENFEED_SPOOL": "bench",
         "HIDDENFEED_SPOOL_DIR": str(folder / "spool"),
         "HIDDENFEED_SPOOL_FREE_BYTES": "0",
+        "HIDDENFEED_LEASE_SECONDS": str(_LEASE_SECONDS),
+        "HIDDENFEED_HEARTBEAT_SECONDS": str(_HEARTBEAT_SECONDS),
+        # All of them share the processors.
+        "HIDDENFEED_THREADS": str(max(1, allowed_processors() // crew.workers)),
     }
     with ExitStack() as stack:
-        for role in ("gpu_worker", "uploader"):
-            stack.enter_context(_process(role, settings, folder / f"{role}.log"))
-        return record, _looks(client, record)
+
+        def start(role: str) -> subprocess.Popen[bytes]:
+            return stack.enter_context(_process(role, settings, folder / f"{role}.log"))
+
+        start("uploader")
+        return record, _looks(client, record, crew, [start("gpu_worker") for _ in range(crew.workers)], start)
 
 
 @contextmanager
-def _process(role: str, settings: dict[str, str], log: Path) -> Iterator[None]:
+def _process(role: str, settings: dict[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A role at work, asked to end at the end."""
     with (
-        log.open("wb") as output,
+        log.open("ab") as output,
         subprocess.Popen(
             [sys.executable, "-m", role], env=os.environ | settings, stdout=output, stderr=subprocess.STDOUT
         ) as process,
     ):
         try:
-            yield
+            yield process
         finally:
             process.terminate()
             try:
@@ -86,7 +106,13 @@ def _process(role: str, settings: dict[str, str], log: Path) -> Iterator[None]:
                 process.kill()
 
 
-def _looks(client: redis.Redis, record: RunRecord) -> list[Look]:
+def _looks(
+    client: redis.Redis,
+    record: RunRecord,
+    crew: Crew,
+    workers: list[subprocess.Popen[bytes]],
+    start: Callable[[str], subprocess.Popen[bytes]],
+) -> list[Look]:
     looks: list[Look] = []
     pause, deadline = threading.Event(), time.monotonic() + _MOST_SECONDS
     while not looks or looks[-1].progress.batches < record.batches:
@@ -94,10 +120,24 @@ def _looks(client: redis.Redis, record: RunRecord) -> list[Look]:
             raise TimeoutError(f"the run did not end within {_MOST_SECONDS:.0f} s")
         pause.wait(_LOOK_SECONDS)
         progress = read_progress(client, record.run_id)
+        done = progress.tokens / record.tokens
+        if done >= crew.dies and workers[0].poll() is None:
+            workers[0].kill()
+        if done >= crew.joins and len(workers) == crew.workers:
+            workers.append(start("gpu_worker"))
         if progress.batches > (looks[-1].progress.batches if looks else 0):
-            living = tuple(worker.name for worker in list_workers(client) if worker.role == "gpu_worker")
-            looks.append(Look(time.time(), progress, living))
+            looks.append(Look(time.time(), progress, _living(client)))
     return looks
+
+
+def _living(client: redis.Redis) -> tuple[str, ...]:
+    """GPU workers that the monitor would count."""
+    latest = time.time() - _LEASE_SECONDS
+    return tuple(
+        worker.name
+        for worker in list_workers(client)
+        if worker.role == "gpu_worker" and worker.last_heartbeat >= latest
+    )
 
 
 def _put(store: DirectoryStore, model: Path) -> tuple[RunDocument, list[ExtractBatch]]:
