@@ -20,6 +20,7 @@ from monitor.rows import (
     batches_text,
     busy_share,
     device_text,
+    need,
     short_name,
     uploader_row,
 )
@@ -197,7 +198,7 @@ def _workers(workers: Sequence[DeviceView], room: _Room) -> Table:
     # Those that need a look come first, if not all fit.
     fit = len(workers) <= room.workers
     rows = len(workers) if fit else max(0, room.workers - 1)
-    ordered = workers if fit else sorted(workers, key=lambda worker: worker.state == "busy")
+    ordered = workers if fit else sorted(workers, key=need)
     columns = _columns(room.width)
     table = _table(*columns)
     for worker in ordered[:rows]:

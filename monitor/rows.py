@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from common.check_words import extreme_text
 from common.checks import StateRange
 from hiddenfeed.words import size_rate_text, size_text
-from monitor.views import DeviceView, UploaderView
+from monitor.views import DeviceView, ProcessView, UploaderView
 from monitor.words import ago, rate, share
 
 UPLOADER_HEAD = ("uploader", "files", "size", "rate", "each file", "duplicates", "last")
 STATE_HEAD = ("state", "smallest norm", "largest norm", "most zeros")
 STAGES = ("read", "forward", "stall", "write")
+#: A worker that did its last batch within this time is missed when it is gone.
+MISSED_SECONDS = 3600.0
+_NEED = {"silent": 0, "gone": 1, "waiting": 2, "idle": 3}
 
 
 def uploader_row(uploader: UploaderView) -> tuple[str, ...]:
@@ -68,6 +71,17 @@ def short_name(process: str) -> str:
 def host_of(process: str) -> str:
     """`node-7` of `gpu_worker-node-7-4711-3fa9`, as processes are named; the whole name of any other."""
     return short_name(process).rsplit("-", 2)[0]
+
+
+def need(row: DeviceView | ProcessView) -> int:
+    """How much it needs a look, 0 first; who has been gone for long needs none."""
+    if (
+        isinstance(row, DeviceView)
+        and row.state == "gone"
+        and (row.last_seconds_ago or 0.0) >= MISSED_SECONDS
+    ):
+        return len(_NEED) + 1
+    return _NEED.get(row.state, len(_NEED))
 
 
 def bare_rate(per_second: float | None) -> str:

@@ -11,7 +11,7 @@ from monitor.answers import answers
 from monitor.eta import Estimate, estimate
 from monitor.facts import Facts, QueueFacts, RunFacts
 from monitor.problems import problems_of
-from monitor.rows import host_of
+from monitor.rows import MISSED_SECONDS, host_of
 from monitor.trend import recent_of, spool_pace, until
 from monitor.views import (
     DeviceView,
@@ -24,9 +24,6 @@ from monitor.views import (
     UploaderView,
     UploadQueueView,
 )
-
-#: A worker that did its last batch within this time is missed when it is gone.
-_MISSED_SECONDS = 3600.0
 
 
 def take_snapshot(facts: Facts, now: float) -> Snapshot:
@@ -182,7 +179,7 @@ def _hosts(workers: tuple[DeviceView, ...]) -> tuple[HostView, ...]:
     """Of workers that are there, or were within the last hour."""
     found: dict[str, str] = {}
     for worker in workers:
-        if worker.state != "gone" or (worker.last_seconds_ago or _MISSED_SECONDS) < _MISSED_SECONDS:
+        if worker.state != "gone" or (worker.last_seconds_ago or MISSED_SECONDS) < MISSED_SECONDS:
             host = host_of(worker.worker)
             found[host] = found.get(host, "") + worker.state[0]
     return tuple(HostView(host=host, states=states) for host, states in sorted(found.items(), key=_natural))

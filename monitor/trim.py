@@ -7,11 +7,10 @@ from typing import TypeVar
 
 import msgspec
 
+from monitor.rows import need
 from monitor.views import DeviceView, HostView, ProcessView, RunView, Snapshot, UploadQueueView
 
 MOST_WORKERS, MOST_UPLOADERS, MOST_PROCESSES, MOST_QUEUES, MOST_HOSTS = 48, 24, 48, 24, 150
-#: Those that need a look come first; then those at work.
-_NEED = {"silent": 0, "gone": 1, "waiting": 2, "idle": 3}
 
 RowT = TypeVar("RowT", DeviceView, ProcessView)
 
@@ -41,10 +40,10 @@ def _run(run: RunView) -> RunView:
 
 
 def _first(rows: tuple[RowT, ...], most: int) -> tuple[RowT, ...]:
-    """In their own order if all fit."""
+    """In their own order if all fit; else those that need a look come first, then those at work."""
     if len(rows) <= most:
         return rows
-    return tuple(sorted(rows, key=lambda row: _NEED.get(row.state, len(_NEED)))[:most])
+    return tuple(sorted(rows, key=need)[:most])
 
 
 def _troubled(hosts: tuple[HostView, ...]) -> tuple[HostView, ...]:

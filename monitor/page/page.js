@@ -1,63 +1,17 @@
 // The live page: snapshots come as server-sent events, history is fetched now and then. Whatever comes from the server
 // is set as text, never as markup.
 
-import { Chart, svg } from "./chart.js";
+import { Chart } from "./chart.js";
+import { drawHosts, drawLanes, setUpLanes, spans } from "./lanes.js";
+import { OVER, STATES, byId, make, more, part, table } from "./parts.js";
 import { ago, clock, count, duration, percent, rate, size, sizeRate } from "./words.js";
 
 const HISTORY_MS = 5000;
-// In a larger fleet those that need a look come first, and the others on demand; the monitor sends no more than can be read.
-const FEW_LANES = 12;
-const MOST_LANES = 48;
-// So few workers need no overview.
-const FEW_WORKERS = 8;
-const LETTERS = { b: "busy", i: "idle", w: "waiting", s: "silent", g: "gone" };
-const STAGES = ["read", "forward", "stall", "write"];
 const MARKS = { good: "✓ fine", warn: "▲ look", bad: "✕ bad", unknown: "– unknown" };
-const STATES = {
-  busy: "good", idle: "warn", waiting: "warn", silent: "bad", gone: "warn",
-  running: "good", uploading: "good", proving: "good", complete: "good", paused: "warn", stalled: "bad", cancelled: "warn",
-};
-
-const OVER = ["complete", "cancelled"];
-
-const byId = (id) => document.getElementById(id);
-const shown = new Map();
 let snapshot = null;
 let chosen = null;
 let charts = null;
 let historyRun = null;
-let allLanes = false;
-
-function make(tag, options = {}, ...children) {
-  const element = document.createElement(tag);
-  if (options.cls) element.className = options.cls;
-  if (options.text !== undefined) element.textContent = options.text;
-  for (const [name, value] of Object.entries(options.attrs ?? {})) element.setAttribute(name, value);
-  element.append(...children);
-  return element;
-}
-
-// Draws a part anew only if what it shows has changed, so that focus and selections stay.
-function part(id, value, draw) {
-  const key = JSON.stringify(value);
-  if (shown.get(id) === key) return;
-  shown.set(id, key);
-  draw(byId(id), value);
-}
-
-function table(id, caption, head, rows) {
-  part(id, [caption, head, rows], (element) => {
-    const top = make("tr", {}, ...head.map((cell) => make("th", { text: cell, cls: cell === "waits for" ? "long" : "", attrs: { scope: "col" } })));
-    const body = rows.map((row) => make("tr", {}, ...row.map((cell) => (cell instanceof Object
-      ? make("td", { cls: cell.cls }, ...(cell.chip ? [make("span", { cls: `chip ${cell.verdict}`, text: cell.chip })] : [cell.text]))
-      : make("td", { text: cell })))));
-    element.replaceChildren(make("caption", { text: caption }), make("thead", {}, top), make("tbody", {}, ...body));
-  });
-}
-
-function more(number) {
-  return number ? `; and ${count(number)} more` : "";
-}
 
 function drawAnswers() {
   part("answers", snapshot.answers, (element, answers) => {
@@ -123,7 +77,7 @@ function drawRun(run) {
       make("dd", {}, text, ...(more ? [make("div", { cls: "more", text: more })] : [])))));
   });
   drawHosts(run);
-  drawLanes(run);
+  drawLanes(run, snapshot.processes);
   drawChecks(run);
   table("uploaders", `Over the clock, and of one file on its way${more(run.more_uploaders)}`, ["uploader", "files", "size", "rate", "each file", "duplicates", "last"],
     run.uploaders.map((each) => [each.uploader, count(each.files), size(each.size_bytes), sizeRate(each.bytes_per_second),
@@ -144,91 +98,6 @@ function drawChecks(run) {
   table("states", "Norms of tokens and zeros, the most extreme so far", ["state", "smallest norm", "largest norm", "most zeros"],
     states.map((each) => [each.state, extreme(each.norm_low, each.norm_low.value.toPrecision(4)),
       extreme(each.norm_high, each.norm_high.value.toPrecision(4)), extreme(each.zero_share, `${(100 * each.zero_share.value).toFixed(2)}%`)]));
-}
-
-function stageBar(worker) {
-  const picture = svg("svg", { class: "stages", viewBox: "0 0 1000 10", preserveAspectRatio: "none", role: "img" });
-  let x = 0;
-  for (const stage of STAGES) {
-    const width = 1000 * (worker.stages[stage] ?? 0);
-    picture.append(svg("rect", { x, y: 0, width, height: 10, class: `s-${stage}` }));
-    x += width;
-  }
-  const words = STAGES.map((stage) => `${stage} ${percent(worker.stages[stage] ?? 0)}`).join(", ");
-  picture.setAttribute("aria-label", `Time of its batches: ${words}`);
-  picture.append(svg("title", {}, words));
-  return picture;
-}
-
-// A square for each worker, host by host; what is wrong has another shape as well as another colour.
-function drawHosts(run) {
-  const whole = run.hosts.reduce((sum, host) => sum + host.states.length, 0);
-  byId("hosts").hidden = whole <= FEW_WORKERS;
-  part("hosts", [run.hosts, whole <= FEW_WORKERS, run.more_hosts], (element, [hosts, few, more]) => {
-    element.replaceChildren(...(few ? [] : hosts).map(({ host, states }) => {
-      const picture = svg("svg", { viewBox: `0 0 ${states.length * 12} 12`, width: states.length * 12, height: 12, "aria-hidden": "true" });
-      [...states].forEach((letter, index) => {
-        const x = index * 12;
-        const verdict = STATES[LETTERS[letter]] ?? "";
-        if (verdict === "bad") picture.append(svg("path", { d: `M${x + 1} 1l9 9m0 -9l-9 9`, class: "cell bad" }));
-        else picture.append(svg("rect", { x: x + 1, y: verdict === "good" ? 1 : 5, width: 9, height: verdict === "good" ? 9 : 5, rx: 1.5, class: `cell ${verdict}` }));
-      });
-      const counts = Object.entries(LETTERS).map(([letter, name]) => [name, [...states].filter((each) => each === letter).length]).filter(([, number]) => number);
-      const words = counts.map(([name, number]) => `${count(number)} ${name}`).join(", ");
-      const wrong = counts.filter(([name]) => name !== "busy").map(([name, number]) => `${count(number)} ${name}`).join(", ");
-      return make("li", { attrs: { title: `${host}: ${words}` } }, make("span", { cls: "host", text: host }), picture,
-        make("span", { cls: "hidden", text: `: ${words}` }), ...(wrong ? [make("span", { cls: "why", text: wrong, attrs: { "aria-hidden": "true" } })] : []));
-    }), ...(more ? [make("li", { text: `and ${count(more)} more hosts` })] : []));
-  });
-}
-
-function drawLanes(run) {
-  const over = OVER.includes(run.state);
-  // Of workers that are gone only those are shown that nobody has replaced for long.
-  const workers = run.workers.filter((worker) => worker.state !== "gone" || (worker.last_seconds_ago ?? 1e9) < 3600);
-  const most = allLanes ? MOST_LANES : FEW_LANES;
-  const ordered = workers.length > most ? [...workers].sort((one, other) => (one.state === "busy") - (other.state === "busy")) : workers;
-  const whole = workers.length + run.more_workers;
-  byId("lanes-all").hidden = workers.length <= FEW_LANES;
-  byId("lanes-all").textContent = allLanes ? `Show ${FEW_LANES}` : `Show ${count(Math.min(MOST_LANES, workers.length))} of ${count(whole)}`;
-  byId("lanes-all").setAttribute("aria-expanded", allLanes);
-  const hidden = whole - Math.min(most, workers.length);
-  const lanes = ordered.slice(0, most).map((worker) => ({
-    ...worker, heard: snapshot.processes.find((process) => process.name === worker.worker),
-  }));
-  part("lanes", [lanes, hidden], (element) => {
-    element.replaceChildren(...lanes.map((worker) => {
-      // Whoever is gone when all is done has done its work.
-      const verdict = over && worker.state !== "silent" ? "" : STATES[worker.state] ?? "";
-      const current = spans(worker.current.map((job) => Number(job.slice(job.lastIndexOf("-") + 1))));
-      const state = make("span", { cls: `chip ${verdict}`, text: worker.state });
-      const why = worker.heard?.waits_for || (worker.state === "silent" ? `not heard of for ${duration(worker.heard?.heartbeat_seconds_ago)}` : "");
-      return make("li", { cls: verdict, attrs: { "data-worker": worker.worker, "data-state": worker.state } },
-        make("div", {}, make("span", { cls: "name", text: shortName(worker.worker), attrs: { title: worker.worker } }), " ", state,
-          make("div", { cls: "facts", text: [worker.device, worker.kind, why, current ? `batch ${current}` : ""].filter(Boolean).join(" · ") })),
-        make("div", {}, stageBar(worker)),
-        make("div", { cls: "facts", text: worker.batches === 0 ? "none of its batches is stored yet" : `${rate(worker.tokens_per_second)} tokens/s, ${rate(worker.samples_per_second)} samples/s, ${count(worker.batches)} batches, `
-          + `computing ${percent(worker.busy)}, padding ${percent(worker.padding, 1)}, last ${ago(worker.last_seconds_ago)}` }));
-    }));
-    if (hidden) element.append(make("li", { cls: "more", text: `and ${count(hidden)} more` }));
-    if (!lanes.length) element.replaceChildren(make("li", { text: "No GPU worker has worked on this run yet." }));
-  });
-}
-
-// As `7-9, 12`.
-function spans(numbers) {
-  const runs = [];
-  for (const number of [...numbers].sort((one, other) => one - other)) {
-    const last = runs[runs.length - 1];
-    if (last && number === last[1] + 1) last[1] = number;
-    else runs.push([number, number]);
-  }
-  return runs.map(([first, last]) => (first === last ? `${first}` : `${first}-${last}`)).join(", ");
-}
-
-// Where the heading says what they are.
-function shortName(worker) {
-  return worker.replace(/^gpu_worker-(?=.)/, "");
 }
 
 async function copy(button, text) {
@@ -415,15 +284,7 @@ async function setUpControls() {
   byId("clear").addEventListener("click", () => change({ action: "clear", name: select.value }).then(() => setTimeout(help, 1500)));
 }
 
-byId("stage-legend").append("Where the time of a worker's batches goes:", ...STAGES.map((stage) => {
-  const box = svg("svg", { viewBox: "0 0 10 10", "aria-hidden": "true" });
-  box.append(svg("rect", { width: 10, height: 10, rx: 2, class: `s-${stage}` }));
-  return make("span", {}, box, ` ${stage}`);
-}));
-byId("lanes-all").addEventListener("click", () => {
-  allLanes = !allLanes;
-  if (snapshot) draw();
-});
+setUpLanes(() => { if (snapshot) draw(); });
 byId("run").addEventListener("change", (event) => {
   chosen = event.target.value;
   if (snapshot) draw();

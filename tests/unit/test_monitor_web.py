@@ -21,7 +21,7 @@ from monitor.snapshot import take_snapshot
 from monitor.trim import trimmed
 from monitor.views import Snapshot
 from monitor.web import Current, kept_seconds, make_app
-from tests.monitor_scene import NOW, RUN, points, scene, worker
+from tests.monitor_scene import NOW, RUN, device, points, scene, worker
 
 TOKEN = "correct-horse"
 PAGE = Path(web.__file__).parent / "page"
@@ -90,8 +90,23 @@ def test_an_event_is_bounded_however_large_the_fleet_is() -> None:
     assert trimmed(_snapshot()) == _snapshot()
 
 
+def test_workers_that_have_been_gone_for_long_hide_nobody() -> None:
+    (run,) = scene().runs
+    long_gone = tuple(
+        msgspec.structs.replace(device(f"gpu_worker-a-{number}"), last_at=NOW - 5000) for number in range(60)
+    )
+    progress = msgspec.structs.replace(run.progress, workers=(*long_gone, *run.progress.workers))
+    whole = take_snapshot(scene(runs=(msgspec.structs.replace(run, progress=progress),)), NOW)
+    assert {worker.worker for worker in trimmed(whole).runs[0].workers[:2]} == {
+        "gpu_worker-h-1",
+        "gpu_worker-h-2",
+    }
+
+
 def test_script_asks_for_ids_that_the_page_has_and_never_sets_markup() -> None:
-    script = "".join((PAGE / name).read_text() for name in ("page.js", "chart.js", "words.js"))
+    script = "".join(
+        (PAGE / name).read_text() for name in ("page.js", "parts.js", "lanes.js", "chart.js", "words.js")
+    )
     asked = set(re.findall(r'byId\("([^"]+)"\)', script)) | set(
         re.findall(r'\b(?:part|table)\("([^"]+)"', script)
     )
