@@ -70,6 +70,7 @@ bench: venv ## The benchmarks, quick form
 	$(BIN)/python -m benchmarks makespan --quick
 	$(BIN)/python -m benchmarks eta --quick
 	$(BIN)/python -m benchmarks monitor --quick
+	$(BIN)/python -m benchmarks reading --quick
 
 .PHONY: gpu-check
 gpu-check: venv ## On a machine with a CUDA device: tests on it and its speed, in a few minutes; ends with one JSON object

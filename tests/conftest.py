@@ -46,9 +46,6 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # As a script's background job is started: its children would inherit it, and tests of Ctrl-C fail.
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    # Tests share the cores with each other and with the processes they start: threads that wait for each other on
-    # cores that others use take several times the time.
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     if hasattr(config, "workerinput"):
         return
     # A short path: the servers put sockets in it, whose names are limited to about 100 bytes.
