@@ -24,7 +24,7 @@ def resolved() -> Resolved:
 def test_a_change_reaches_every_process_and_its_source_is_shown(
     redis_client: redis.Redis, resolved: Resolved
 ) -> None:
-    fleet = [LiveSettings(redis_client, resolved).start() for _ in range(2)]
+    fleet = [LiveSettings(redis_client, resolved, look_seconds=0.1).start() for _ in range(2)]
     try:
         assert [one.group(UploadSettings).upload_parallelism for one in fleet] == [100, 100]
         assert set_live(redis_client, {"upload_parallelism": "500", "spool_cap_bytes": "2GiB"}) == {
