@@ -30,10 +30,13 @@ def plan_epoch(
     `mixed_files` files are mixed at a time.
     """
     random = np.random.default_rng((seed, epoch))
-    names = random.permutation(np.unique(files))
+    by_file = np.split(
+        np.argsort(files, kind="stable"), np.cumsum(np.unique(files, return_counts=True)[1])[:-1]
+    )
+    order = random.permutation(len(by_file)).tolist()
     batches: list[npt.NDArray[np.int64]] = []
-    for start in range(0, len(names), mixed_files):
-        positions = np.flatnonzero(np.isin(files, names[start : start + mixed_files]))
+    for start in range(0, len(order), mixed_files):
+        positions = np.concatenate([by_file[file] for file in order[start : start + mixed_files]])
         key = lengths[positions] * random.uniform(1 - _JITTER, 1 + _JITTER, len(positions))
         cut = _cut(positions[np.argsort(key, kind="stable")], lengths, tokens)
         batches += [cut[place] for place in random.permutation(len(cut))]
