@@ -1,7 +1,7 @@
 """Train a drafter in the manner of EAGLE-3 or DFlash on a run: small examples that work, no products.
 
     python examples/train_drafter.py s3://my-bucket/states/my-run-0123456789ab
-    python examples/train_drafter.py RUN --kind dflash --device cuda --loaders 4 --steps 5000
+    python examples/train_drafter.py RUN --kind dflash --device cuda --tokens 16384 --loaders 4 --steps 5000
 
 Needs `pip install torch` beside hiddenfeed. What real ones have beyond this: several layers, the target's own
 embedding and head (frozen), and for EAGLE-3 the target's final states for soft labels (make the run with
@@ -128,7 +128,7 @@ def main() -> None:
     parser.add_argument("--kind", choices=KINDS, default="eagle3")
     parser.add_argument("--vocabulary", type=int, help="of the target; its configuration says when not given")
     parser.add_argument("--width", type=int, default=256)
-    parser.add_argument("--tokens", type=int, default=4096, help="of a training batch")
+    parser.add_argument("--tokens", type=int, default=1024, help="of a training batch")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--loaders", type=int, default=0, help="processes that read")

@@ -34,6 +34,7 @@ from hiddenfeed.run import RunDocument
 from hiddenfeed.run_index import Indexer, RunIndex
 from hiddenfeed.samples import Batch, Sample
 from hiddenfeed.store import Store, open_store
+from hiddenfeed.store_flags import environment_options
 
 __all__ = ["Batch", "RunInfo", "RunReader", "Sample", "open_run", "split_run_url"]
 
@@ -85,11 +86,12 @@ def split_run_url(url: str) -> tuple[str, str]:
 def open_run(url: str, run_id: str | None = None, options: StoreOptions | None = None) -> RunReader:
     """The run at `url`, or the run `run_id` of the store at `url`.
 
-    Raises ConfigError for a URL that is none and a store that refuses us, DataError if there is no
+    Without `options` S3 is reached as the environment says (`HIDDENFEED_S3_ENDPOINT` and the like, as for the
+    command `hiddenfeed`). Raises ConfigError for a URL that is none and a store that refuses us, DataError if there is no
     such run.
     """
     root, name = split_run_url(url) if run_id is None else (url, run_id)
-    reopen = partial(open_store, root, options)
+    reopen = partial(open_store, root, environment_options(os.environ) if options is None else options)
     return RunReader(reopen(), name, reopen=reopen)
 
 

@@ -50,7 +50,7 @@ def store_options(flags: argparse.Namespace, environ: Mapping[str, str]) -> Stor
     """
     values = {}
     for option in _options():
-        raw, source = getattr(flags, option.name), option.flag
+        raw, source = getattr(flags, option.name, None), option.flag
         if raw is None:
             raw, source = environ.get(option.environment) or None, option.environment
         if raw is None:
@@ -60,6 +60,11 @@ def store_options(flags: argparse.Namespace, environ: Mapping[str, str]) -> Stor
         except msgspec.ValidationError as error:
             raise ConfigError(f"{source}: {raw!r} cannot be used: {error}") from None
     return StoreOptions(**values)
+
+
+def environment_options(environ: Mapping[str, str]) -> StoreOptions:
+    """As `store_options` where no flag is given."""
+    return store_options(argparse.Namespace(), environ)
 
 
 def _options() -> Iterator[_Option]:

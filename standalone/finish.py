@@ -114,4 +114,4 @@ def _report(
         lines.append(report.time_line(timeline.parts()))
     url = f"{surroundings.store_url.rstrip('/')}/{proof.run_id}"
     home = surroundings.home.path if surroundings.s3 else None
-    return lines + report.place_lines(url, home)
+    return lines + report.place_lines(url, home, surroundings.places.options)

@@ -8,11 +8,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from common.run_state import Progress
+from hiddenfeed.options import StoreOptions
 from hiddenfeed.proof import Proof
 from hiddenfeed.skipped import SkipReason
+from hiddenfeed.store_flags import ENVIRONMENT_PREFIX
 from hiddenfeed.words import count_text, duration_text, size_rate_text, size_text
 
 _WIDTH = 10
+#: What it takes to read from a store in S3, keys apart.
+_TO_READ = ("s3_endpoint", "s3_region", "s3_profile", "s3_role_arn", "s3_addressing", "s3_ca_bundle")
+_TRAINER = Path(__file__).parents[1] / "examples" / "train_drafter.py"
 #: Reasons of skipped rows that are named.
 _REASONS_SHOWN = 5
 
@@ -64,21 +69,35 @@ def time_line(parts: Mapping[str, float]) -> str:
     return row("time", f"{duration_text(sum(parts.values()))}: {shown}")
 
 
-def place_lines(url: str, home: Path | None) -> list[str]:
-    """Where the run is and commands that read it; `home` if its servers are needed for that."""
+def place_lines(url: str, home: Path | None, options: StoreOptions) -> list[str]:
+    """Where the run is and commands that read it; `home` if its servers are needed for that, `options` of S3 if not."""
     python, quoted = shown_python(), shlex.quote(url)
+    trainer = shlex.quote(shown_path(_TRAINER))
     if home is None:
+        python = " ".join([*_environment(options), python])
         return [
             row("where", url),
             row("read", f"{python} -m hiddenfeed show {quoted}"),
             row("", f"{python} -m hiddenfeed sample {quoted} --position 0"),
+            row("train", f"{python} {trainer} {quoted}"),
         ]
-    inside = f"{python} -m standalone exec --home {shlex.quote(shown_path(home))} -- python -m hiddenfeed"
+    inside = f"{python} -m standalone exec --home {shlex.quote(shown_path(home))} -- python"
     return [
         row("where", f"{url}, in the S3 server of {shown_path(home)}"),
-        row("read", f"{inside} show {quoted}"),
-        row("", f"{inside} sample {quoted} --position 0"),
+        row("read", f"{inside} -m hiddenfeed show {quoted}"),
+        row("", f"{inside} -m hiddenfeed sample {quoted} --position 0"),
+        row("train", f"{inside} {trainer} {quoted}"),
         row("", f"{python} -m standalone serve --home {shlex.quote(shown_path(home))}"),
+    ]
+
+
+def _environment(options: StoreOptions) -> list[str]:
+    """What a command that reads must be told of S3, as words before it."""
+    given = {name: (getattr(options, name), getattr(StoreOptions(), name)) for name in _TO_READ}
+    return [
+        f"{ENVIRONMENT_PREFIX}{name.upper()}={shlex.quote(value)}"
+        for name, (value, default) in given.items()
+        if value != default
     ]
 
 

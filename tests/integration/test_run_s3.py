@@ -115,10 +115,12 @@ def _in_a_fork(check: Callable[[], bool]) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_forked_process_has_connections_of_its_own(s3: S3Access) -> None:
+def test_a_forked_process_has_connections_of_its_own(s3: S3Access, monkeypatch: pytest.MonkeyPatch) -> None:
     run = synthetic_run()
     run.write(open_store(s3.url, s3.options))
-    reader = open_run(s3.url, run.run_id, s3.options)
+    # Where it is may stand in the environment.
+    monkeypatch.setenv("HIDDENFEED_S3_ENDPOINT", s3.endpoint)
+    reader = open_run(s3.url, run.run_id)
     first = reader.read(0).raw
 
     def child() -> bool:

@@ -304,3 +304,16 @@ def test_a_home_that_cannot_be_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="cannot be used"), Home(tmp_path / "file").locked():
         pass
+
+
+def test_the_report_names_commands_that_work_as_they_stand() -> None:
+    folder = report.place_lines("/runs/a run", None, StoreOptions())
+    assert [line.split(maxsplit=1)[0] for line in folder[:2]] == ["where", "read"]
+    assert folder[1].endswith("python -m hiddenfeed show '/runs/a run'")
+    assert folder[3].endswith("examples/train_drafter.py '/runs/a run'")
+    options = StoreOptions(s3_endpoint="https://s3.example", s3_profile="my lab")
+    elsewhere = report.place_lines("s3://b/r/run", None, options)
+    told = "HIDDENFEED_S3_ENDPOINT=https://s3.example HIDDENFEED_S3_PROFILE='my lab'"
+    assert all(line[10:].strip().startswith(told) for line in elsewhere[1:])
+    at_home = report.place_lines("s3://b/r/run", Path("demo"), options)
+    assert all("standalone exec --home demo -- python " in line for line in at_home[1:4])
