@@ -87,7 +87,7 @@ def place_lines(url: str, home: Path | None, options: StoreOptions) -> list[str]
         row("read", f"{inside} -m hiddenfeed show {quoted}"),
         row("", f"{inside} -m hiddenfeed sample {quoted} --position 0"),
         row("train", f"{inside} {trainer} {quoted}"),
-        row("", f"{python} -m standalone serve --home {shlex.quote(shown_path(home))}"),
+        row("look", f"{python} -m standalone serve --home {shlex.quote(shown_path(home))}"),
     ]
 
 
