@@ -40,6 +40,7 @@ from common.spool import Spool
 from common.worker import JobContext, Worker
 from gpu_worker.demo_model import default_folder, demo_model
 from gpu_worker.extract import Extractor
+from gpu_worker.host_heap import keep_freed_memory
 from gpu_worker.micro_batch import MicroBatch, pack
 from gpu_worker.model import resolve_device
 from gpu_worker.runs import RunChooser
@@ -69,6 +70,9 @@ def measure_models(
     folder: Path, models: dict[str, Path], scale: Scale, device: str
 ) -> dict[str, dict[str, Any]]:
     """Measure checkpoints, one after the other, with a Redis of their own; everything is left in `folder`."""
+    if resolve_device(device).type == "cpu":
+        # As in a worker's process; bare passes profit alike.
+        keep_freed_memory()
     server = start_redis(folder / "redis")
     try:
         with redis.Redis.from_url(server.url) as client:

@@ -31,6 +31,7 @@ from common.worker import Worker, leave
 from gpu_worker.admission import Admission
 from gpu_worker.extract import Extractor
 from gpu_worker.fleet import Asked, plan_fleet
+from gpu_worker.host_heap import keep_freed_memory
 from gpu_worker.model import resolve_device
 from gpu_worker.pinned import PinnedRun
 from gpu_worker.processors import processors
@@ -169,6 +170,8 @@ def use_device(settings: ExtractSettings) -> torch.device:
     if device.type == "cuda":
         # What asks for no device in particular must not open a context on another one.
         torch.cuda.set_device(device)
+    else:
+        keep_freed_memory()
     return device
 
 
