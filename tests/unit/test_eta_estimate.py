@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import numpy as np
 import pytest
 
-from benchmarks.eta import SCENARIOS, errors_of
+from benchmarks.eta import SCENARIOS, errors_of, oracle_errors
 from benchmarks.eta_fleet import plan_work, record_of, simulate
 from common.batch_cost import CostSums, cost_terms, fit
 from common.progress_records import RecentWork
@@ -198,3 +200,15 @@ def test_simulated_fleets_are_foretold(name: str) -> None:
     errors = errors_of(record_of(work), list(simulate(fleet, work, seed=1)), fleet.asked)
     assert errors.get("error_at_5pct", 0) < 0.10
     assert errors["error_at_20pct"] < 0.05
+
+
+def test_who_knows_what_batches_cost_is_off_by_what_the_machine_does() -> None:
+    (fleet,) = [scenario for scenario in SCENARIOS if scenario.name == "one worker"]
+    work = plan_work(fleet, seed=1)
+    looks = list(simulate(fleet, work, seed=1))
+    steady = oracle_errors(record_of(work), looks)
+    assert max(steady.values()) < 0.02
+    # The same on a machine that takes twice as long from a tenth of the run on.
+    turn = looks[len(looks) // 10].at
+    slower = [replace(look, at=look.at + max(0.0, look.at - turn)) for look in looks]
+    assert oracle_errors(record_of(work), slower)["oracle_error_at_5pct"] == pytest.approx(0.5, abs=0.05)
