@@ -5,16 +5,12 @@ from __future__ import annotations
 import secrets
 import socket
 from collections.abc import Callable
-from threading import Event, Thread
 
 import redis
 
 from common.history import FINE_SECONDS, MONITOR, Point, write_point
-from common.logs import get_logger
-from common.redis_client import is_away
+from common.periodic import Periodic
 from monitor.views import RunView, Snapshot
-
-log = get_logger("monitor")
 
 _OVER = ("complete", "cancelled")
 
@@ -25,31 +21,14 @@ class Recorder:
     def __init__(self, client: redis.Redis, read: Callable[[], Snapshot]) -> None:
         self._client, self._read = client, read
         self._writer = f"{MONITOR}-{socket.gethostname()}-{secrets.token_hex(4)}"
-        self._ended = Event()
-        self._thread = Thread(target=self._run, name="history", daemon=True)
+        self._periodic = Periodic("writing the history", self.record, FINE_SECONDS)
 
     def __enter__(self) -> Recorder:
-        self._thread.start()
+        self._periodic.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        away = False
-        while True:
-            try:
-                self.record()
-                away = False
-            except redis.RedisError as error:
-                if not is_away(error):
-                    log.exception("history could not be written")
-                elif not away:
-                    log.warning("history waits for Redis", error=error)
-                away = True
-            if self._ended.wait(FINE_SECONDS):
-                return
+        self._periodic.stop()
 
     def record(self) -> None:
         """One point for every run that is not over; raises the client's errors."""

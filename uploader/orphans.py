@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterable, Mapping
 
 import redis
 
 from common.logs import get_logger
+from common.periodic import Periodic
 from common.redis_client import translated
 from hiddenfeed.errors import ConfigError, DataError, HiddenfeedError, TransientError
 from hiddenfeed.layout import check_run_id, index_key, parse_batch_key, tokens_key
@@ -18,7 +18,7 @@ from uploader.notes import RedisNotes
 
 _log = get_logger("uploader")
 
-_INTERVAL_SECONDS = 600.0
+INTERVAL_SECONDS = 600.0
 _TURN_KEY = "hiddenfeed:orphans"
 
 
@@ -69,34 +69,30 @@ class OrphanKeeper:
     ) -> None:
         self._store, self._notes, self._client = store, notes, client
         self._least_age_seconds = least_age_seconds
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="orphans", daemon=True)
+        self._periodic = Periodic("looking for forgotten uploads", self.keep, INTERVAL_SECONDS)
 
     def __enter__(self) -> OrphanKeeper:
-        self._thread.start()
+        self._periodic.start()
         return self
 
     def __exit__(self, *details: object) -> None:
-        self._stopped.set()
-        self._thread.join()
+        self._periodic.stop()
 
-    def _run(self) -> None:
-        while not self._stopped.is_set():
-            try:
-                if self._my_turn():
-                    give_up(
-                        self._store, self._notes, now=time.time(), least_age_seconds=self._least_age_seconds
-                    )
-            except (TransientError, ConfigError) as error:
-                _log.debug("unfinished uploads were not looked through", reason=str(error))
-            except HiddenfeedError as error:
-                _log.info("this store does not tell its unfinished uploads", reason=str(error))
-            self._stopped.wait(_INTERVAL_SECONDS)
+    def keep(self) -> None:
+        """One look, if it is our turn; raises TransientError and ConfigError when Redis or the store cannot be asked."""
+        if not self._my_turn():
+            return
+        try:
+            give_up(self._store, self._notes, now=time.time(), least_age_seconds=self._least_age_seconds)
+        except (TransientError, ConfigError):
+            raise
+        except HiddenfeedError as error:
+            _log.info("this store does not tell its unfinished uploads", reason=str(error))
 
     def _my_turn(self) -> bool:
         with translated(self._client):
             key = f"{_TURN_KEY}:{self._store.url}"
-            return bool(self._client.set(key, "1", nx=True, ex=int(_INTERVAL_SECONDS) - 1))
+            return bool(self._client.set(key, "1", nx=True, ex=int(INTERVAL_SECONDS) - 1))
 
 
 def _is_ours(key: str) -> bool:

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 import redis
 
 from common.logs import get_logger
+from common.periodic import Periodic
 from common.redis_client import translated
 from common.settings.catalogue import UploadSettings
 from hiddenfeed.errors import ConfigError, TransientError
@@ -80,8 +81,7 @@ class Share:
         self.gate = RequestGate(lambda: self.granted)
         self._extra = 0
         self._lock = threading.Lock()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="share", daemon=True)
+        self._periodic = Periodic("sharing the requests", self.beat, BEAT_SECONDS, wait_first=True)
 
     def files_in_hand(self) -> int:
         """How many files to take: as many as keep all requests busy, fewer where files have parts."""
@@ -121,12 +121,11 @@ class Share:
 
     def __enter__(self) -> Share:
         self.beat(want=self._settings().upload_process_max)
-        self._thread.start()
+        self._periodic.start()
         return self
 
     def __exit__(self, *details: object) -> None:
-        self._ended.set()
-        self._thread.join()
+        self._periodic.stop()
         try:
             with translated(self._client), self._client.pipeline(transaction=True) as pipe:
                 pipe.zrem(_MEMBERS, self.name)
@@ -135,12 +134,3 @@ class Share:
                 pipe.execute()
         except (TransientError, ConfigError, redis.RedisError) as error:
             _log.debug("the lease lapses by itself", reason=str(error))
-
-    def _run(self) -> None:
-        while not self._ended.wait(BEAT_SECONDS):
-            try:
-                self.beat()
-            except (TransientError, ConfigError) as error:
-                _log.debug("the share of requests waits for Redis", reason=str(error))
-            except redis.RedisError:
-                _log.exception("could not lease requests")

@@ -6,7 +6,6 @@ announcing it.
 
 from __future__ import annotations
 
-import threading
 import time
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -14,10 +13,11 @@ from typing import TYPE_CHECKING
 import redis
 
 from common.logs import get_logger
+from common.periodic import Periodic
 from common.queues import enqueue, job_states, upload_request
 from common.settings.catalogue import QueueSettings
 from common.spool import Spool, SpoolFile
-from hiddenfeed.errors import ConfigError, DataError, MissingObjectError, TransientError
+from hiddenfeed.errors import DataError, MissingObjectError
 from hiddenfeed.inventory import load_document
 from hiddenfeed.run import RunDocument
 from hiddenfeed.store.base import Store
@@ -47,26 +47,16 @@ class Tidier:
         self._spool, self._store, self._client, self._settings = spool, store, client, settings
         self._least_age_seconds = least_age_seconds
         self._foreign: set[str] = set()
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="tidy", daemon=True)
+        self._periodic = Periodic(
+            "tidying the spool", lambda: self.tidy(time.time()), min(_INTERVAL_SECONDS, least_age_seconds)
+        )
 
     def __enter__(self) -> Tidier:
-        self._thread.start()
+        self._periodic.start()
         return self
 
     def __exit__(self, *details: object) -> None:
-        self._stopped.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stopped.is_set():
-            try:
-                self.tidy(time.time())
-            except (TransientError, ConfigError) as error:
-                _log.warning("the spool could not be tidied", reason=str(error))
-            except redis.RedisError:
-                _log.exception("Redis refuses a command; the spool is tidied later")
-            self._stopped.wait(min(_INTERVAL_SECONDS, self._least_age_seconds))
+        self._periodic.stop()
 
     def tidy(self, now: float) -> list[str]:
         """Look through the spool once, `now` in seconds since the epoch; returns the paths that were announced again.

@@ -8,18 +8,19 @@ process looks first writes them again.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from threading import Event, Lock, Thread
+from threading import Lock
 from typing import Any, TypeVar
 
 import msgspec
 import redis
 
 from common.logs import get_logger
+from common.periodic import Periodic
 from common.redis_client import text, translated
 from common.settings.catalogue import ALL_GROUPS
 from common.settings.declaration import Setting, settings_of
 from common.settings.resolve import Resolved, parse_value
-from hiddenfeed.errors import ConfigError, TransientError
+from hiddenfeed.errors import ConfigError
 
 #: Where the values are; stays until somebody clears them.
 LIVE_KEY = "hiddenfeed:live"
@@ -98,11 +99,10 @@ class LiveSettings:
     def __init__(
         self, client: redis.Redis, resolved: Resolved, *, look_seconds: float = LOOK_SECONDS
     ) -> None:
-        self._client, self._start_values, self._look_seconds = client, resolved, look_seconds
+        self._client, self._start_values = client, resolved
         self._lock = Lock()
         self._now, self._seen, self._counted = resolved, dict[str, str](), False
-        self._ended = Event()
-        self._thread: Thread | None = None
+        self._periodic = Periodic("looking for live settings", self.refresh, look_seconds, wait_first=True)
 
     @property
     def resolved(self) -> Resolved:
@@ -152,30 +152,14 @@ class LiveSettings:
             log.warning("Redis had lost the live settings, which are written again", values=values)
 
     def start(self) -> LiveSettings:
-        """Look now and from then on in a thread, until `stop`."""
-        self._look()
-        self._thread = Thread(target=self._watch, name="live settings", daemon=True)
-        self._thread.start()
+        """Look now and from then on in a thread, until `stop`. While Redis is away the last known values hold."""
+        self._periodic.once()
+        self._periodic.start()
         return self
 
     def stop(self) -> None:
         """End the thread."""
-        self._ended.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._ended.wait(self._look_seconds):
-            self._look()
-
-    def _look(self) -> None:
-        """While Redis is away the last known values hold."""
-        try:
-            self.refresh()
-        except TransientError as error:
-            log.debug("live settings wait for Redis", error=error)
-        except redis.RedisError:
-            log.exception("could not read the live settings")
+        self._periodic.stop()
 
 
 def _live_setting(name: str) -> Setting:
