@@ -50,6 +50,15 @@ def local_error(error: OSError, what: str) -> HiddenfeedError:
     return kind(f"{what}: {error.strerror}")
 
 
+def sync_file(path: Path) -> None:
+    """Make the bytes of a file durable that somebody else has written."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def sync_folder(folder: Path) -> None:
     """Make the names inside `folder` durable."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

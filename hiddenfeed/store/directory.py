@@ -18,7 +18,7 @@ from pathlib import Path
 from hiddenfeed.checksum import checksum_of, file_checksum
 from hiddenfeed.errors import ConfigError, DataError, MissingObjectError
 from hiddenfeed.layout import check_key
-from hiddenfeed.local_file import local_error, replacing, sync_folder
+from hiddenfeed.local_file import local_error, replacing, sync_file, sync_folder
 from hiddenfeed.owned_file import create_owned, remove_if_abandoned
 from hiddenfeed.store.base import ObjectInfo, PutOutcome
 from hiddenfeed.store.gate import RequestGate
@@ -35,6 +35,8 @@ class DirectoryStore:
     def __init__(self, root: Path, gate: RequestGate | None = None) -> None:
         self.root = root.expanduser().absolute()
         self._gate = gate or RequestGate()
+        #: Folders below the root whose names this process has made durable.
+        self._durable: set[Path] = set()
 
     @property
     def url(self) -> str:
@@ -135,7 +137,7 @@ class DirectoryStore:
         target = self._path(key)
         with VerifiedFile(path, size_bytes, checksum) as source:
             if target.exists():
-                return _compare(target, size_bytes, checksum)
+                return self._there_first(target, size_bytes, checksum)
             with self._gate.request(), self._writing(target) as (descriptor, temporary):
                 body = source.body()
                 while block := body.read():
@@ -168,8 +170,8 @@ class DirectoryStore:
     def _writing(self, path: Path) -> Iterator[tuple[int, Path]]:
         """An owned temporary file for `path`, gone when the block ends; its folder exists."""
         try:
-            _make_folders(path.parent)
-            _make_folders(self.root / _TEMPORARY)
+            self._make_durable(path.parent)
+            self._make_durable(self.root / _TEMPORARY)
             temporary = self.root / _TEMPORARY / uuid.uuid4().hex
             descriptor = create_owned(temporary, _FILE_MODE)
             try:
@@ -187,9 +189,40 @@ class DirectoryStore:
         try:
             os.link(temporary, path)
         except FileExistsError:
-            return _compare(path, size_bytes, checksum)
+            return self._there_first(path, size_bytes, checksum)
         sync_folder(path.parent)
         return PutOutcome.STORED
+
+    def _there_first(self, path: Path, size_bytes: int, checksum: str) -> PutOutcome:
+        """Which outcome an object that was there first means for a file of this size and checksum.
+
+        It is made durable: whoever stored it may have died before that, and the caller deletes what it has.
+        """
+        try:
+            algorithm = checksum.partition(":")[0]
+            same = path.stat().st_size == size_bytes and file_checksum(path, algorithm) == checksum
+            sync_file(path)
+            self._make_durable(path.parent)
+            sync_folder(path.parent)
+        except OSError as error:
+            raise local_error(error, f"{path} cannot be read") from error
+        return PutOutcome.ALREADY_THERE if same else PutOutcome.OTHER_WINS
+
+    def _make_durable(self, folder: Path) -> None:
+        """Create a folder of the store, its parents too, so that they survive a power cut.
+
+        One that is there may have been made a moment ago by somebody who died since, so the first
+        time its name is made durable all the same.
+        """
+        if folder == self.root:
+            _make_folders(folder)
+            return
+        if folder in self._durable and folder.is_dir():
+            return
+        self._make_durable(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
+        self._durable.add(folder)
 
     def _prove_writable(self) -> None:
         """Create the folder, sweep it, and prove that its file system can publish a file the way we do."""
@@ -213,20 +246,13 @@ class DirectoryStore:
             os.close(descriptor)
 
 
-def _compare(path: Path, size_bytes: int, checksum: str) -> PutOutcome:
-    """Which outcome an object that was there first means for a file of this size and checksum."""
-    algorithm = checksum.partition(":")[0]
-    same = path.stat().st_size == size_bytes and file_checksum(path, algorithm) == checksum
-    return PutOutcome.ALREADY_THERE if same else PutOutcome.OTHER_WINS
-
-
 def _write_all(descriptor: int, data: memoryview) -> None:
     while len(data):
         data = data[os.write(descriptor, data) :]
 
 
 def _make_folders(folder: Path) -> None:
-    """Create a folder and its parents so that they survive a power cut."""
+    """Create the root and what is missing above it so that they survive a power cut."""
     if folder.is_dir():
         return
     _make_folders(folder.parent)
