@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
@@ -72,8 +73,8 @@ def make_client(options: StoreOptions) -> tuple[S3Client, str]:
 
     if options.s3_endpoint is not None:
         _check_endpoint(options.s3_endpoint)
-    if options.s3_ca_bundle is not None and not Path(options.s3_ca_bundle).is_file():
-        raise ConfigError(f"--s3-ca-bundle: there is no file {options.s3_ca_bundle}")
+    if options.s3_ca_bundle is not None:
+        _check_ca_bundle(options.s3_ca_bundle)
     if options.s3_kms_key is not None and not options.s3_encryption.startswith("aws:kms"):
         raise ConfigError("--s3-kms-key needs --s3-encryption aws:kms")
     config = Config(
@@ -165,6 +166,18 @@ def _addressing(options: StoreOptions) -> Literal["auto", "path", "virtual"]:
         options.s3_endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     )
     return "path" if options.s3_addressing == "auto" and custom else options.s3_addressing
+
+
+def _check_ca_bundle(path: str) -> None:
+    """Raise ConfigError now rather than with every request."""
+    if not Path(path).is_file():
+        raise ConfigError(f"--s3-ca-bundle: there is no file {path}")
+    try:
+        ssl.create_default_context(cafile=path)
+    except OSError as error:
+        raise ConfigError(
+            f"--s3-ca-bundle: {path} holds no certificates that can be read ({error})"
+        ) from error
 
 
 def _check_endpoint(endpoint: str) -> None:

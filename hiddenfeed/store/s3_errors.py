@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +17,7 @@ from botocore.exceptions import (
     PartialCredentialsError,
     ReadTimeoutError,
 )
+from urllib3.util.ssl_match_hostname import CertificateError
 
 from hiddenfeed.errors import ConfigError, HiddenfeedError, MissingObjectError, PermanentError, TransientError
 from hiddenfeed.store.s3_client import S3Place
@@ -108,6 +110,10 @@ def from_reply(error: ClientError, place: S3Place, doing: str) -> HiddenfeedErro
     code, status = error_code(error), _status(error)
     message = str(error.response.get("Error", {}).get("Message", "")).strip().rstrip(".")
     reason = f"{code}: {message}" if message and message != code else code
+    if error.operation_name.startswith("AssumeRole") and status < 500:  # asked for on the way to the store
+        return ConfigError(
+            f"could not {doing}: the role cannot be assumed ({reason}); check --s3-role-arn, or the profile's role"
+        )
     for codes, kind, sentence in _MEANINGS:
         if code in codes:
             return kind(
@@ -128,6 +134,17 @@ def from_client(error: BotoCoreError, place: S3Place, doing: str) -> HiddenfeedE
         )
     if isinstance(error, ParamValidationError):
         return ConfigError(f"could not {doing}: {str(error).splitlines()[-1].strip()}")
+    distrust = _innermost(error)
+    if isinstance(distrust, CertificateError):
+        return ConfigError(
+            f"the certificate of {place.endpoint} is another host's ({distrust}); "
+            "give the name it was made for in --s3-endpoint"
+        )
+    if isinstance(distrust, ssl.SSLCertVerificationError):
+        return ConfigError(
+            f"the certificate of {place.endpoint} is not trusted ({distrust.verify_message}); "
+            "give the file of the CA that signed it with --s3-ca-bundle"
+        )
     if isinstance(error, EndpointConnectionError | ConnectTimeoutError):
         return TransientError(f"S3 at {place.endpoint} is not reachable: {_cause(error)}")
     if isinstance(error, ReadTimeoutError):
@@ -142,11 +159,16 @@ def _status(error: ClientError) -> int:
 
 def _cause(error: BaseException) -> str:
     """The innermost reason, as the operating system puts it."""
+    inner = _innermost(error)
+    return str(getattr(inner, "strerror", None) or inner).strip().lower() or type(inner).__name__
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """What the libraries have wrapped."""
     inner: BaseException = error
     while True:
         following = getattr(inner, "kwargs", {}).get("error") if isinstance(inner, BotoCoreError) else None
         following = following or getattr(inner, "reason", None) or inner.__cause__ or inner.__context__
         if not isinstance(following, BaseException) or following is inner:
-            break
+            return inner
         inner = following
-    return str(getattr(inner, "strerror", None) or inner).strip().lower() or type(inner).__name__

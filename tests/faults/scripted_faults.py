@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from enum import Enum
 
@@ -57,6 +58,8 @@ class Corrupt:
 class Trickle:
     """Read the body so slowly that it does not end, a little now and then, until the server closes."""
 
+    pause_seconds: float = 0.02
+
 
 @dataclass(frozen=True)
 class RefuseEarly:
@@ -64,6 +67,25 @@ class RefuseEarly:
 
     status: int
     code: str
+
+
+@dataclass(frozen=True)
+class Hold:
+    """Read the request, and behave once the event is set."""
+
+    until: threading.Event
+
+
+@dataclass(frozen=True)
+class Together:
+    """Read the request, and behave once as many others are there as the barrier wants."""
+
+    barrier: threading.Barrier
+
+
+@dataclass(frozen=True)
+class TakeAlong:
+    """Give up an upload in parts, and take away the object of its key with it, as some servers did."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +104,9 @@ Fault = (
     | Corrupt
     | Trickle
     | RefuseEarly
+    | Hold
+    | Together
+    | TakeAlong
     | Well
 )
 
@@ -97,3 +122,7 @@ class Lack(Enum):
     BARE_PARTS = "bare parts"
     #: Does not tell the checksums of parts.
     PART_CHECKSUMS = "part checksums"
+    #: Finds a bucket by the host's name alone.
+    PATHS = "paths"
+    #: Finds a bucket by the path alone.
+    HOSTS = "hosts"

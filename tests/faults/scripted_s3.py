@@ -8,6 +8,7 @@ request, and behaves once that is used up.
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 import sys
 import threading
@@ -16,9 +17,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from hiddenfeed.checksum import CRC64NVME, checksum_of
+from tests.certificates import Certificate
 from tests.faults.scripted_faults import (
     Corrupt,
     CutBody,
@@ -27,10 +30,13 @@ from tests.faults.scripted_faults import (
     Fault,
     Forget,
     Hang,
+    Hold,
     Lack,
     LoseReply,
     RefuseEarly,
     StopReading,
+    TakeAlong,
+    Together,
     Trickle,
     Well,
 )
@@ -63,7 +69,8 @@ class Upload:
 class ScriptedS3:
     """The server; a context manager. `objects` and `uploads` may be looked at and changed by the test."""
 
-    def __init__(self) -> None:
+    def __init__(self, certificate: Certificate | None = None) -> None:
+        """With a certificate it speaks TLS."""
         self.objects: dict[str, Stored] = {}
         self.uploads: dict[str, Upload] = {}
         #: Names of the operations asked for, in order.
@@ -80,14 +87,29 @@ class ScriptedS3:
         self.lock = threading.Lock()
         self._scripts: dict[str, list[Fault]] = defaultdict(list)
         self._always: dict[str, Fault] = {}
+        #: Connections that were opened.
+        self.connections = 0
         self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.owner = self
+        self._scheme = "http" if certificate is None else "https"
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate.path, certificate.key)
+            # The handshake is the handler's, so that a client that never makes one holds up nobody.
+            self._server.socket = context.wrap_socket(
+                self._server.socket, server_side=True, do_handshake_on_connect=False
+            )
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
 
     @property
     def endpoint(self) -> str:
-        """`http://127.0.0.1:port`"""
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        """`http://127.0.0.1:port`, or https"""
+        return f"{self._scheme}://127.0.0.1:{self.port}"
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self._server.server_address[1])
 
     def script(self, operation: str, *faults: Fault) -> None:
         """What the next requests for `operation` meet, in order."""
@@ -122,9 +144,14 @@ class _Server(ThreadingHTTPServer):
     owner: ScriptedS3
     daemon_threads = True
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Count it."""
+        self.owner.connections += 1
+        super().process_request(request, client_address)
+
     def handle_error(self, request: object, client_address: object) -> None:
         """Say nothing of clients that went away; that is what they are here for."""
-        if not isinstance(sys.exception(), ConnectionError):
+        if not isinstance(sys.exception(), ConnectionError | ssl.SSLError):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
 
@@ -134,6 +161,8 @@ class _Dropped(Exception):  # noqa: N818 - not an error: the script wants the co
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    #: Else every reply with a body waits for the client to acknowledge its headers, 40 ms.
+    disable_nagle_algorithm = True
     server: _Server
 
     def log_message(self, format: str, *args: object) -> None:
@@ -164,7 +193,11 @@ class _Handler(BaseHTTPRequestHandler):
         return parse_qs(urlsplit(self.path).query, keep_blank_values=True)
 
     def _key(self) -> str:
-        return urlsplit(self.path).path.removeprefix("/bucket/")
+        path = urlsplit(self.path).path
+        return path.removeprefix("/" if self._by_host() else "/bucket/")
+
+    def _by_host(self) -> bool:
+        return self.headers.get("Host", "").startswith("bucket.")
 
     def _serve(self, operation: str) -> None:
         owner = self.server.owner
@@ -188,7 +221,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         if isinstance(fault, Trickle):
-            while not owner.closing.wait(0.02):
+            while not owner.closing.wait(fault.pause_seconds):
                 self.rfile.read1(1 << 20)
             raise _Dropped
         if isinstance(fault, StopReading):
@@ -201,6 +234,13 @@ class _Handler(BaseHTTPRequestHandler):
         if isinstance(fault, Fail):
             self._error(fault.status, fault.code)
             return
+        if (Lack.HOSTS if self._by_host() else Lack.PATHS) in owner.lacks:
+            self._error(404, "NoSuchBucket")
+            return
+        if isinstance(fault, Hold):
+            fault.until.wait()
+        if isinstance(fault, Together):
+            fault.barrier.wait(20)
         getattr(self, f"_{operation}")(body, fault)
 
     def _read_body(self, fault: Fault) -> bytes:
@@ -333,6 +373,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _AbortMultipartUpload(self, body: bytes, fault: Fault) -> None:  # noqa: N802
         with self.server.owner.lock:
             self.server.owner.uploads.pop(self._query()["uploadId"][0], None)
+            if isinstance(fault, TakeAlong):
+                self.server.owner.objects.pop(self._key(), None)
         self._reply(204, fault=fault)
 
     def _DeleteObject(self, body: bytes, fault: Fault) -> None:  # noqa: N802

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import socketserver
 import ssl
-import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +19,7 @@ from common.settings.catalogue import RedisSettings
 from hiddenfeed.errors import ConfigError, TransientError
 from standalone.ports import free_ports
 from standalone.redis_server import RedisServer
+from tests.certificates import make_certificate, needs_openssl
 
 
 def test_no_server_is_a_transient_error_that_says_what_to_do() -> None:
@@ -97,22 +96,16 @@ def _pump(source: socket.socket, sink: socket.socket) -> None:
         sink.sendall(data)
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+@needs_openssl
 def test_a_redis_behind_tls_is_trusted_by_its_ca_alone(redis_server: RedisServer, tmp_path: Path) -> None:
-    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
-    command = (
-        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=test"
-    )
-    extension = ["-addext", "subjectAltName=IP:127.0.0.1"]
-    files = ["-keyout", str(key), "-out", str(certificate)]
-    subprocess.run([*command.split(), *extension, *files], check=True, capture_output=True)
+    certificate = make_certificate(tmp_path)
     plain = urlsplit(redis_server.url)
-    with TlsFront((str(plain.hostname), int(plain.port or 0)), certificate, key) as front:
+    with TlsFront((str(plain.hostname), int(plain.port or 0)), certificate.path, certificate.key) as front:
         serving = threading.Thread(target=front.serve_forever, args=(0.05,))
         serving.start()
         try:
             url = f"rediss://:{plain.password}@127.0.0.1:{front.server_address[1]}/0"
-            with connect(RedisSettings(redis_url=url, redis_ca_bundle=str(certificate))) as client:
+            with connect(RedisSettings(redis_url=url, redis_ca_bundle=str(certificate.path))) as client:
                 assert client.ping()
             with pytest.raises(TransientError, match="CERTIFICATE_VERIFY_FAILED"):
                 connect(RedisSettings(redis_url=url))
