@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 
 from common.cli import Command
 from common.settings.catalogue import StoreSettings
 from common.settings.resolve import Resolved
 from hiddenfeed.errors import ConfigError
 from hiddenfeed.options import StoreOptions
+from hiddenfeed.store.s3_client import make_client, make_session
 from uploader.scratch import Finding, Report
 from uploader.trials import try_store
+
+#: Of the longest trial's name.
+_WIDTH = 42
+#: boto3's names of where credentials come from.
+_METHODS = {
+    "env": "the environment",
+    "shared-credentials-file": "the credentials file",
+    "config-file": "the config file",
+    "custom-process": "the profile's credential_process",
+    "assume-role": "an assumed role",
+    "assume-role-with-web-identity": "a role of a web identity",
+    "container-role": "the container's role",
+    "iam-role": "the machine's role",
+    "sso": "single sign-on",
+}
 
 _EPILOG = """\
 It writes a few small objects and one of 10 MiB below the store's root, in a folder of its own that
@@ -38,21 +53,28 @@ def doctor_command() -> Command:
 
 
 def _run(settings: Resolved, arguments: argparse.Namespace) -> int:
-    url = settings.group(StoreSettings).store
+    url, options = settings.group(StoreSettings).store, settings.group(StoreOptions)
     if not url.startswith("s3://"):
         raise ConfigError(f"the doctor looks at stores in S3, and {url} is a folder, which needs no settings")
-    report = try_store(url, settings.group(StoreOptions))
-    for line in table(report.findings):
+    for line in heading(url, options):
         print(line)
+    report = try_store(url, options, lambda finding: print(row(finding), flush=True))
     for line in advice(report):
         print(line)
     return 0 if report.usable else 1
 
 
-def table(findings: Sequence[Finding]) -> list[str]:
-    """One line per trial."""
-    width = max(len(finding.what) for finding in findings)
-    return [f"{finding.what:{width}}  {finding.mark:5}  {finding.detail}".rstrip() for finding in findings]
+def heading(url: str, options: StoreOptions) -> list[str]:
+    """What is looked at, and with whose keys; raises ConfigError for options that cannot work."""
+    _, endpoint = make_client(options)
+    credentials = make_session(options).get_credentials()
+    found = "nowhere" if credentials is None else _METHODS.get(credentials.method, credentials.method)
+    return [f"{url} at {endpoint}; credentials from {found}", ""]
+
+
+def row(finding: Finding) -> str:
+    """One line for one trial."""
+    return f"{finding.what:{_WIDTH}}  {finding.mark:5}  {finding.detail}".rstrip()
 
 
 def advice(report: Report) -> list[str]:
@@ -60,11 +82,20 @@ def advice(report: Report) -> list[str]:
     if not report.usable:
         reasons = "; ".join(f"{each.what}: {each.detail}" for each in report.findings if each.mark == "FAILS")
         return ["", f"This store cannot be used as it is. {reasons}"]
+    lacks = [each for each in report.findings if each.mark == "lacks"]
+    legend = ["", "What it lacks the uploader does without, as said beside it."] if lacks else []
     if not report.settings:
-        return ["", "This store can be used with the settings as they are."]
+        return [*legend, "", "This store can be used with the settings as they are."]
     flags = " ".join(_flag(name.replace("_", "-"), value) for name, value in report.settings.items())
     variables = [f"  HIDDENFEED_{name.upper()}={value}" for name, value in report.settings.items()]
-    return ["", f"This store can be used with: {flags}", "or in the environment:", *variables]
+    return [
+        *legend,
+        "",
+        "This store can be used if every role that writes or reads it is given",
+        f"  {flags}",
+        "or, in the environment,",
+        *variables,
+    ]
 
 
 def _flag(name: str, value: str) -> str:

@@ -37,9 +37,16 @@ class Finding(msgspec.Struct, frozen=True):
 class Report(msgspec.Struct):
     """What all trials showed."""
 
-    findings: list[Finding]
+    findings: list[Finding] = []
     #: Settings that differ from those the doctor was given, as text.
-    settings: dict[str, str]
+    settings: dict[str, str] = {}
+    #: Told of each finding as it is made: a slow store takes its time.
+    say: Callable[[Finding], object] = lambda finding: None
+
+    def add(self, finding: Finding) -> None:
+        """One more."""
+        self.findings.append(finding)
+        self.say(finding)
 
     @property
     def usable(self) -> bool:
@@ -76,7 +83,7 @@ class Scratch:
             finding = _failed(what, from_reply(error, self.place, what), vital=vital)
         except BotoCoreError as error:
             finding = _failed(what, from_client(error, self.place, what), vital=vital)
-        self.report.findings.append(finding)
+        self.report.add(finding)
         return finding.mark == "works"
 
     def at(self, name: str) -> dict[str, Any]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-from typing import Literal
+import time
+from collections.abc import Callable
+from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 from botocore.exceptions import BotoCoreError, ClientError
@@ -21,18 +24,22 @@ from uploader.scratch import FIELD, LAST_PART_BYTES, PART_BYTES, Finding, Lacks,
 _LARGEST_PUT_BYTES = 5 * 1024 * MIB
 #: A request of the doctor's is small: a store that needs longer is away.
 _PATIENCE_SECONDS = 20.0
+_UNVERIFIED = "a body with a wrong checksum was taken; files are verified here while they are read"
+_REPLACED = "an object was replaced; the uploader looks before and after each write instead"
 #: How stores refuse parts that do not make the whole that was announced.
 _NOT_THE_WHOLE = DAMAGED | {"InvalidRequest", "InvalidPart"}
 
 
-def try_store(url: str, options: StoreOptions) -> Report:
-    """Try everything; raises ConfigError and TransientError only where no trial can begin."""
+def try_store(
+    url: str, options: StoreOptions, say: Callable[[Finding], object] = lambda finding: None
+) -> Report:
+    """Try everything, telling `say` of each finding; raises ConfigError and TransientError only where no trial can begin."""
     quick = msgspec.structs.replace(
         options,
         s3_read_timeout_seconds=min(options.s3_read_timeout_seconds, _PATIENCE_SECONDS),
         s3_max_attempts=min(options.s3_max_attempts, 2),
     )
-    report = Report([], {})
+    report = Report(say=say)
     reached = _reach(url, quick, report)
     scratch = Scratch(url, reached, report)
     try:
@@ -60,11 +67,17 @@ def _reach(url: str, options: StoreOptions, report: Report) -> StoreOptions:
         else:
             if addressing != options.s3_addressing:
                 report.settings["s3_addressing"] = addressing
-            detail = f"{endpoint}, bucket {bucket}, addressing {addressing}"
-            report.findings.append(Finding("reach the bucket and list it", "works", detail))
+            where = "the host's name" if is_virtual(client, bucket) else "the path"
+            report.add(Finding("reach the bucket and list it", "works", f"the bucket is in {where}"))
             return tried
     assert first is not None
     raise first
+
+
+def is_virtual(client: Any, bucket: str) -> bool:
+    """Whether the client puts the bucket into the host's name."""
+    url: str = client.generate_presigned_url("head_bucket", Params={"Bucket": bucket})
+    return str(urlsplit(url).hostname).startswith(f"{bucket}.")
 
 
 class _Trials:
@@ -98,10 +111,12 @@ class _Trials:
 
     def _write_and_read(self) -> str:
         scratch, data = self._scratch, os.urandom(1000)
+        began = time.perf_counter()
         scratch.put("plain", data)
+        took = time.perf_counter() - began
         if scratch.client.get_object(**scratch.at("plain"))["Body"].read() != data:
             raise Lacks("other bytes came back than were stored")
-        return ""
+        return f"a small request takes {1000 * took:.0f} ms"
 
     def _read_range(self) -> str:
         scratch = self._scratch
@@ -131,12 +146,12 @@ class _Trials:
         data = os.urandom(1000)
         self._scratch.put("sum", data, **{FIELD: checksum_of(data).partition(":")[2]})
         wrong = {FIELD: checksum_of(data + b"x").partition(":")[2]}
-        self._scratch.refused("wrong-sum", data, DAMAGED, "a body with a wrong checksum was taken", **wrong)
+        self._scratch.refused("wrong-sum", data, DAMAGED, _UNVERIFIED, **wrong)
         return ALGORITHM
 
     def _verify_md5(self) -> str:
         wrong = base64.b64encode(hashlib.md5(b"other", usedforsecurity=False).digest()).decode()
-        otherwise = "a body with a wrong MD5 was taken"
+        otherwise = "a body with a wrong MD5 was taken as well"
         self._scratch.refused("wrong-md5", b"body", DAMAGED, otherwise, ContentMD5=wrong)
         return "slower: every file is read twice"
 
@@ -145,14 +160,12 @@ class _Trials:
         data = b"told"
         scratch.put("told", data, **{FIELD: checksum_of(data).partition(":")[2]})
         if not scratch.client.head_object(**scratch.at("told"), ChecksumMode="ENABLED").get(FIELD):
-            raise Lacks("files are read once more after they are stored")
+            raise Lacks("files are read here once more after they are stored")
         return ""
 
     def _conditional(self) -> str:
         self._scratch.put("first", b"first", IfNoneMatch="*")
-        self._scratch.refused(
-            "first", b"second", PRECONDITION_FAILED, "an object was replaced", IfNoneMatch="*"
-        )
+        self._scratch.refused("first", b"second", PRECONDITION_FAILED, _REPLACED, IfNoneMatch="*")
         return ""
 
     def _delete(self) -> str:
@@ -176,7 +189,7 @@ class _Trials:
 
     def _whole(self) -> str:
         if not self._scratch.verifies:
-            raise Lacks("nothing is verified by a checksum")
+            raise Lacks("the store verifies nothing; files are verified here while they are read")
         wrong = {FIELD: checksum_of(b"other").partition(":")[2]}
         try:
             self._scratch.upload("wrong-parts", **wrong)
@@ -193,7 +206,7 @@ class _Trials:
             if error_code(error) in PRECONDITION_FAILED:
                 return ""
             raise
-        raise Lacks("an object was replaced")
+        raise Lacks(_REPLACED)
 
     def _list_parts(self) -> str:
         scratch = self._scratch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 
 import pytest
@@ -39,6 +40,7 @@ def test_a_good_store_needs_no_settings(s3: S3Access, capsys: pytest.CaptureFixt
     assert doctor_command().run(["--store", s3.url, "--s3-endpoint", s3.endpoint]) == 0
     printed = capsys.readouterr().out
     lines = printed.splitlines()
+    assert lines[0] == f"{s3.url} at {s3.endpoint}; credentials from the environment"
     assert lines[-1] == "This store can be used with the settings as they are."
     assert len([line for line in lines if "  works" in line]) == 12
     with s3.client() as client:
@@ -62,8 +64,36 @@ def test_a_store_without_checksums_or_conditions(
     assert report.settings == {"s3_checksum": "off", "s3_conditional_writes": "false"}
     assert doctor_command().run(["--store", "s3://bucket/runs", "--s3-endpoint", scripted.endpoint]) == 0
     printed = capsys.readouterr().out
-    assert "can be used with: --s3-checksum off --no-s3-conditional-writes" in printed
+    assert "  --s3-checksum off --no-s3-conditional-writes\n" in printed
+    assert "an object was replaced; the uploader looks before and after each write instead" in printed
     assert "HIDDENFEED_S3_CONDITIONAL_WRITES=false" in printed
+
+
+def test_a_store_that_finds_buckets_by_the_hosts_name_alone(
+    scripted: ScriptedS3, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found out by itself, and told as a setting."""
+    real = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *more, **named: real("127.0.0.1", *more, **named))
+    scripted.lacks.add(Lack.PATHS)
+    endpoint = f"http://localhost:{scripted.port}"
+    assert doctor_command().run(["--store", "s3://bucket/runs", "--s3-endpoint", endpoint]) == 0
+    printed = capsys.readouterr().out
+    assert "the bucket is in the host's name" in printed
+    assert "  --s3-addressing virtual\n" in printed
+    assert scripted.objects == {}
+
+
+def test_findings_are_told_as_they_are_made(scripted: ScriptedS3) -> None:
+    """A store that is slow, or away in the middle, leaves nobody in the dark."""
+    told: list[tuple[str, int]] = []
+    options = StoreOptions(s3_endpoint=scripted.endpoint)
+    report = try_store(
+        "s3://bucket/runs", options, lambda finding: told.append((finding.what, len(scripted.log)))
+    )
+    assert [what for what, _ in told] == [finding.what for finding in report.findings]
+    requests = [count for _, count in told]
+    assert sorted(set(requests)) == requests, "findings were told together"
 
 
 def test_a_store_without_uploads_in_parts(scripted: ScriptedS3) -> None:
