@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,7 @@ from common.worker import list_workers
 from hiddenfeed.store import open_store
 from producer.__main__ import main as producer
 from tests.conftest import S3Access
-from tests.faults.scripted_faults import Fail, Hang, Well
+from tests.faults.scripted_faults import Fail, Hang, Hold, Well
 from tests.faults.scripted_s3 import ScriptedS3
 from tests.upload_rig import MIB, finished_file, make_spool
 from tests.worker_rig import SETTINGS, state, wait_until
@@ -283,7 +284,7 @@ def test_one_command_takes_a_running_fleet_from_100_to_500_uploads_at_a_time(
     assert result.stderr == ""
 
 
-def test_an_outage_of_the_store_is_waited_out(
+def test_an_outage_of_the_store_is_waited_out_and_a_stop_waits_for_an_upload(
     scripted: ScriptedS3, redis_url: str, redis_client: redis.Redis, tmp_path: Path
 ) -> None:
     spool = make_spool(tmp_path / "spool")
@@ -310,5 +311,18 @@ def test_an_outage_of_the_store_is_waited_out(
         scripted.always("PutObject", Well())
         wait_until(lambda: all(state(redis_client, request) == "finished" for request in requests))
         assert process.poll() is None
-    assert len(scripted.objects) == 4
+        assert len(scripted.objects) == 4
+        # And one that is under way when the process is told to end is brought to its end first.
+        last, goes_on = upload_request(finished_file(spool, 4, b"data")), threading.Event()
+        held = scripted.log.count("PutObject")
+        scripted.script("PutObject", Hold(goes_on))
+        enqueue(redis_client, [last], SETTINGS)
+        wait_until(lambda: scripted.log.count("PutObject") > held)
+        process.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.5)
+        goes_on.set()
+        assert process.wait(30) == 0
+    assert state(redis_client, last) == "finished"
+    assert len(scripted.objects) == 5
     assert spool.files() == []

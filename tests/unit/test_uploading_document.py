@@ -1,0 +1,30 @@
+"""docs/uploading.md names tests and settings that exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from common.settings.catalogue import ALL_GROUPS
+from common.settings.declaration import settings_of
+
+_ROOT = Path(__file__).parents[2]
+_DOCUMENT = (_ROOT / "docs" / "uploading.md").read_text()
+
+
+def test_every_test_that_is_named_exists() -> None:
+    named = set(re.findall(r"`(test_\w+)`", _DOCUMENT))
+    sources = [path.read_text() for path in (_ROOT / "tests").rglob("test_*.py")]
+    defined = {name for source in sources for name in re.findall(r"def (test_\w+)\(", source)}
+    assert len(named) > 30
+    assert named - defined == set()
+
+
+def test_every_setting_that_is_named_exists() -> None:
+    flags = {setting.flag for group in ALL_GROUPS for setting in settings_of(group)}
+    named = {
+        flag.replace("--no-", "--")
+        for flag in re.findall(r"`(--(?:s3|upload|multipart)[\w-]+|--no-[\w-]+)", _DOCUMENT)
+    }
+    assert len(named) > 10
+    assert named - flags == set()
