@@ -1,4 +1,4 @@
-"""`python -m benchmarks NAME [--json] [--quick]`: one benchmark, its figures as ratios within one run."""
+"""`python -m benchmarks NAME [--json] [--quick] [--only PART]`: one benchmark, its figures as ratios within one run."""
 
 from __future__ import annotations
 
@@ -41,10 +41,19 @@ def main(arguments: Sequence[str]) -> int:
         "--json", action="store_true", help="print the results as one JSON object on the last line"
     )
     parser.add_argument("--quick", action="store_true", help="a minute or less, for a first idea")
+    parser.add_argument(
+        "--only", metavar="PART", help="one part of a benchmark that has several, as `upload` has"
+    )
     chosen = parser.parse_args(arguments)
     benchmark = importlib.import_module(f"benchmarks.{chosen.name}")
+    part = {}
+    if chosen.only is not None:
+        parts = getattr(benchmark, "PARTS", ())
+        if chosen.only not in parts:
+            parser.error(f"{chosen.name} has no part {chosen.only!r}; it has {', '.join(parts) or 'none'}")
+        part = {"only": chosen.only}
     try:
-        results = benchmark.run(quick=chosen.quick)
+        results = benchmark.run(quick=chosen.quick, **part)
     except HiddenfeedError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

@@ -2,88 +2,109 @@
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from benchmarks.upload_children import client, sink, with_keys
 from benchmarks.upload_ways import Order
 
 _DELAY_SECONDS = 0.1
-_MB_PER_SECOND = 40.0
 _MB = 1_000_000
-#: (in flight over all processes, processes)
-_CASES = ((8, 1), (8, 2), (8, 4), (32, 1), (32, 2), (32, 4), (128, 1), (128, 2), (128, 4), (500, 4))
-_QUICK_CASES = ((8, 1), (32, 1), (32, 4))
-_CEILING_CONNECTIONS = 8
-_CEILING_FILES = 64
+#: Above this share of all cores the processors are what is full.
+_FULL = 0.9
 
 
-def measure_latency(order: Order, *, quick: bool) -> dict[str, Any]:
-    """Throughput of each case against `in flight × size / (delay + size / rate)`, or this machine's ceiling if less.
+class Case(msgspec.Struct, frozen=True):
+    """One row."""
 
-    The ceiling is the best that one process reaches here, bare puts or ours, with nothing slowing them down.
-    """
-    size_mb = Path(order.path).stat().st_size / _MB
-    ceiling = _ceiling(order, size_mb)
-    rows = []
-    for in_flight, replicas in _QUICK_CASES if quick else _CASES:
-        took, cpu = _measure(order, in_flight, replicas)
-        megabytes = _files(in_flight, replicas) * replicas * size_mb
-        by_link = in_flight * size_mb / (_DELAY_SECONDS + size_mb / _MB_PER_SECOND)
-        ideal = min(by_link, ceiling)
-        rows.append(
-            {
-                "in_flight": in_flight,
-                "replicas": replicas,
-                "mb_per_s": megabytes / took,
-                "ideal_mb_per_s": ideal,
-                "limited_by": "link" if by_link <= ceiling else "cpu",
-                "efficiency": megabytes / took / ideal,
-                "cpu_s_per_gb": 1000 * cpu / megabytes,
-            }
-        )
+    #: Over all processes.
+    in_flight: int
+    replicas: int
+    mb_per_s_per_connection: float
+
+
+def _cases(pairs: tuple[tuple[int, int], ...], rate: float) -> list[Case]:
+    return [Case(in_flight, replicas, rate) for in_flight, replicas in pairs]
+
+
+#: Connections as fast as those of a data centre: few of them fill a machine of two cores.
+_FAST = 40.0
+#: So slow that hundreds of them do not, so that what hundreds in flight cost is seen.
+_SLOW = 2.0
+_CASES = [
+    *_cases(((8, 1), (8, 2), (8, 4), (16, 2), (32, 1), (32, 2), (32, 4)), _FAST),
+    *_cases(((128, 1), (128, 2), (128, 4), (500, 1), (500, 2), (500, 4)), _FAST),
+    *_cases(((125, 1), (250, 2), (500, 1), (500, 2), (500, 4)), _SLOW),
+]
+_QUICK_CASES = [*_cases(((8, 1), (32, 4)), _FAST), *_cases(((500, 2),), _SLOW)]
+#: As many in flight for each process, over 1, 2 and 4.
+_SCALINGS = {
+    "8 in flight each at 40 MB/s": _cases(((8, 1), (16, 2), (32, 4)), _FAST),
+    "125 in flight each at 2 MB/s": _cases(((125, 1), (250, 2), (500, 4)), _SLOW),
+}
+
+
+def measure_latency(large: Order, small: Order, *, quick: bool) -> dict[str, Any]:
+    """Throughput of each case against `in flight × size / (delay + size / rate)`, and which part of the machine it took."""
+    cases = _QUICK_CASES if quick else _CASES
+    rows = {case: _row(large if case.mb_per_s_per_connection == _FAST else small, case) for case in cases}
+    scaling = {
+        name: [rows[case]["mb_per_s"] / rows[of[0]]["mb_per_s"] for case in of]
+        for name, of in _SCALINGS.items()
+        if set(of) <= set(rows)
+    }
+    return {"delay_ms": 1000 * _DELAY_SECONDS, "rows": list(rows.values()), "scaling": scaling}
+
+
+def _row(order: Order, case: Case) -> dict[str, Any]:
+    size_mb, cores = Path(order.path).stat().st_size / _MB, os.cpu_count() or 1
+    took, clients, server = _measure(order, case)
+    megabytes = _files(case) * case.replicas * size_mb
+    ideal = case.in_flight * size_mb / (_DELAY_SECONDS + size_mb / case.mb_per_s_per_connection)
     return {
-        "delay_ms": 1000 * _DELAY_SECONDS,
-        "mb_per_s_per_connection": _MB_PER_SECOND,
+        **msgspec.to_builtins(case),
         "file_mb": size_mb,
-        "ceiling_mb_per_s": ceiling,
-        "rows": rows,
+        "mb_per_s": megabytes / took,
+        "ideal_mb_per_s": ideal,
+        "efficiency": megabytes / took / ideal,
+        "cpu_cores_clients": clients / took,
+        "cpu_cores_sink": server / took,
+        "limited_by": "cpu" if clients + server > _FULL * cores * took else "link",
+        "cpu_s_per_gb": 1000 * clients / megabytes,
     }
 
 
-def _files(in_flight: int, replicas: int) -> int:
+def _files(case: Case) -> int:
     """Files per process: some rounds where few are in flight, so that start and end weigh little."""
-    share = -(-in_flight // replicas)
-    return share * (6 if in_flight <= 32 else 2 if in_flight <= 128 else 1)
+    rounds = 4 if case.in_flight <= 32 else 2 if case.in_flight == 128 else 1
+    return -(-case.in_flight // case.replicas) * rounds
 
 
-def _measure(order: Order, in_flight: int, replicas: int) -> tuple[float, float]:
-    """(seconds, CPU seconds of all clients) until all processes have put their files."""
-    throttle = ["--delay-ms", str(1000 * _DELAY_SECONDS), "--mb-per-second", str(_MB_PER_SECOND)]
-    with sink(*throttle) as endpoint, ExitStack() as stack:
+def _measure(order: Order, case: Case) -> tuple[float, float, float]:
+    """(seconds, CPU seconds of all clients, of the server) until all processes have put their files."""
+    throttle = [
+        "--delay-ms",
+        str(1000 * _DELAY_SECONDS),
+        "--mb-per-second",
+        str(case.mb_per_s_per_connection),
+    ]
+    with sink(*throttle) as server, ExitStack() as stack:
         clients = []
-        for number in range(replicas):
-            share = in_flight // replicas + (number < in_flight % replicas)
-            clients.append(stack.enter_context(client("ours", endpoint, share)))
+        for number in range(case.replicas):
+            share = case.in_flight // case.replicas + (number < case.in_flight % case.replicas)
+            clients.append(stack.enter_context(client("ours", server.endpoint, share)))
         for number, uploading in enumerate(clients):
-            uploading.measure(with_keys(order, f"first-{number}", 1))
-        began = time.perf_counter()
+            uploading.start(with_keys(order, f"first-{number}", 1))
+        for uploading in clients:
+            uploading.finish()
+        before, began = server.cpu_seconds(), time.perf_counter()
         for number, uploading in enumerate(clients):
-            uploading.start(with_keys(order, f"r{number}", _files(in_flight, replicas)))
+            uploading.start(with_keys(order, f"r{number}", _files(case)))
         costs = [uploading.finish() for uploading in clients]
-        return time.perf_counter() - began, sum(cost.cpu_seconds for cost in costs)
-
-
-def _ceiling(order: Order, size_mb: float) -> float:
-    """The better of bare puts and ours, the fastest of some rounds each."""
-    rates = []
-    with sink() as endpoint:
-        for way in ("raw", "ours"):
-            with client(way, endpoint, _CEILING_CONNECTIONS) as unhindered:
-                unhindered.measure(with_keys(order, f"{way}-warm", _CEILING_CONNECTIONS))
-                for number in range(3):
-                    cost = unhindered.measure(with_keys(order, f"{way}-{number}", _CEILING_FILES))
-                    rates.append(_CEILING_FILES * size_mb / cost.seconds)
-    return max(rates)
+        took = time.perf_counter() - began
+        return took, sum(cost.cpu_seconds for cost in costs), server.cpu_seconds() - before

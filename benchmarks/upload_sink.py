@@ -1,9 +1,10 @@
 """A server that speaks enough S3 to be uploaded to and throws every body away: a process of its own.
 
 It remembers size, checksums and metadata of each object, so that a HEAD can prove what was put,
-and verifies small bodies only, so that a client may take it for a store that verifies. `python -m benchmarks.upload_sink [--delay-ms N] [--mb-per-second N]` prints
-its port; it ends when its standard input does. The delay is added before each reply, the rate
-holds for each connection: a far-away store whose connections are slow one by one.
+and verifies small bodies only, so that a client may take it for a store that verifies.
+`python -m benchmarks.upload_sink [--delay-ms N] [--mb-per-second N] [--tls CERTIFICATE KEY]` prints its
+port; it ends when its standard input does. The delay is added before each reply, the rate holds for
+each connection: a far-away store whose connections are slow one by one.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import socket
+import ssl
 import sys
 import threading
 import time
@@ -35,8 +37,10 @@ Headers = dict[str, str]
 class Sink:
     """What all connections share."""
 
-    def __init__(self, delay_seconds: float, bytes_per_second: float | None) -> None:
-        self.delay_seconds, self.bytes_per_second = delay_seconds, bytes_per_second
+    def __init__(
+        self, delay_seconds: float, bytes_per_second: float | None, tls: ssl.SSLContext | None
+    ) -> None:
+        self.delay_seconds, self.bytes_per_second, self.tls = delay_seconds, bytes_per_second, tls
         self._lock = threading.Lock()
         self._objects: dict[str, tuple[int, Headers]] = {}
         self._uploads: dict[str, tuple[Headers, dict[str, int]]] = {}
@@ -93,6 +97,8 @@ def _serve(sink: Sink, connection: socket.socket) -> None:
     """All requests of one connection."""
     block = bytearray(_BLOCK_BYTES)
     try:
+        if sink.tls is not None:
+            connection = sink.tls.wrap_socket(connection, server_side=True)
         with connection, connection.makefile("rb") as reader:
             while line := reader.readline():
                 method, target, _ = line.decode("latin-1").split(" ", 2)
@@ -113,7 +119,7 @@ def _serve(sink: Sink, connection: socket.socket) -> None:
                 answer = {"ETag": '"x"', "Content-Length": str(len(body)), **extra}
                 lines = [f"HTTP/1.1 {status} X", *(f"{name}: {value}" for name, value in answer.items())]
                 connection.sendall("\r\n".join([*lines, "", ""]).encode() + body)
-    except ConnectionError:
+    except (ConnectionError, ssl.SSLEOFError):
         return  # the client is done
 
 
@@ -133,14 +139,15 @@ def _discard(
     size: int,
     checksum: str | None,
 ) -> bool:
-    """Take `size` bytes off the connection, which the kernel drops without copying; False if they are wrong."""
+    """Take `size` bytes off the connection; without TLS the kernel drops them uncopied. False if they are wrong."""
     if size <= _VERIFIED_BYTES:
         body = reader.read(size)
         return checksum is None or checksum_of(body, CRC64NVME).partition(":")[2] == checksum
     left = size - len(reader.read1(min(size, _BLOCK_BYTES)))  # type: ignore[attr-defined]
     began, rate = time.monotonic(), sink.bytes_per_second
+    flags = 0 if isinstance(connection, ssl.SSLSocket) else socket.MSG_TRUNC
     while left:
-        count = connection.recv_into(block, min(left, _BLOCK_BYTES), socket.MSG_TRUNC)
+        count = connection.recv_into(block, min(left, _BLOCK_BYTES), flags)
         if not count:
             raise ConnectionError("the client ended in mid-body")
         left -= count
@@ -156,9 +163,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--delay-ms", type=float, default=0.0)
     parser.add_argument("--mb-per-second", type=float, default=None)
+    parser.add_argument("--tls", nargs=2, metavar=("CERTIFICATE", "KEY"))
     chosen = parser.parse_args()
     rate = None if chosen.mb_per_second is None else chosen.mb_per_second * _MB
-    sink = Sink(chosen.delay_ms / 1000, rate)
+    tls = None
+    if chosen.tls:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(*chosen.tls)
+    sink = Sink(chosen.delay_ms / 1000, rate, tls)
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
     if rate is not None:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _THROTTLED_RECEIVE_BUFFER)

@@ -11,6 +11,7 @@ import http.client
 import mmap
 import os
 import resource
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -37,6 +38,8 @@ class Order(msgspec.Struct, frozen=True):
     keys: list[str]
     #: Of the file; what its writer would have announced.
     checksum: str
+    #: Where a bare put goes for each key, path and query, on a server that wants a signature.
+    targets: dict[str, str] = {}
 
 
 class Cost(msgspec.Struct, frozen=True):
@@ -48,22 +51,33 @@ class Cost(msgspec.Struct, frozen=True):
 
 
 def raw_put(endpoint: str, in_flight: int) -> Callable[[Order], Put]:
-    """`http.client` with a mapped file as body: no signature, no checksum, no proof."""
-    host = urlsplit(endpoint).netloc
-    local = threading.local()
+    """`http.client` with a mapped file as body: no signature of its own, no checksum, no proof."""
+    parts, local = urlsplit(endpoint), threading.local()
 
-    def put(path: Path, key: str) -> None:
-        if not hasattr(local, "connection"):
-            local.connection = http.client.HTTPConnection(host)
-        with (
-            path.open("rb") as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
-            memoryview(mapped) as body,  # as a file it would be sent in small pieces
-        ):
-            local.connection.request("PUT", f"/{BUCKET}/{key}", body=body)
-            local.connection.getresponse().read()
+    def connect() -> http.client.HTTPConnection:
+        if parts.scheme == "http":
+            return http.client.HTTPConnection(parts.netloc)
+        context = ssl.create_default_context(cafile=os.environ["AWS_CA_BUNDLE"])
+        return http.client.HTTPSConnection(parts.netloc, context=context)
 
-    return lambda order: put
+    def prepared(order: Order) -> Put:
+        def put(path: Path, key: str) -> None:
+            if not hasattr(local, "connection"):
+                local.connection = connect()
+            with (
+                path.open("rb") as file,
+                mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+                memoryview(mapped) as body,  # as a file it would be sent in small pieces
+            ):
+                local.connection.request("PUT", order.targets.get(key, f"/{BUCKET}/{key}"), body=body)
+                reply = local.connection.getresponse()
+                said = reply.read()
+            if reply.status >= 300:
+                raise OSError(f"{key}: {reply.status} {said[:300]!r}")
+
+        return put
+
+    return prepared
 
 
 def our_put(endpoint: str, in_flight: int) -> Callable[[Order], Put]:
