@@ -173,7 +173,7 @@ def _command(home: ServerFolder, chosen: _Ports) -> list[str]:
         f"-master.port={chosen.master}", f"-volume.port={chosen.volume}", f"-filer.port={chosen.filer}",
         f"-admin.port={chosen.admin}", f"-s3.port={chosen.s3}", "-s3.port.iceberg=0", "-s3.port.lance=0",
         "-filer.localSocket=filer.sock", "-s3.localSocket=s3.sock",
-        "-s3.config=s3.json", "-s3.autoCreateBucket=false", "-s3.concurrentUploadLimitMB=256",
+        "-s3.config=s3.json", "-s3.domainName=localhost", "-s3.autoCreateBucket=false", "-s3.concurrentUploadLimitMB=256",
         "-master.telemetry=false", "-admin.ui=false", "-webdav=false",
     ]  # fmt: skip
 

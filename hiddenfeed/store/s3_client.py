@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]")
 #: Idle connections that may be kept; they are opened one by one, as many as calls run at a time.
 POOL_CONNECTIONS = 520
+#: Our name for botocore's own S3 signature, which awscrt takes the place of where it is installed.
+_SIGNATURE = "hiddenfeed-s3v4"
 
 
 class S3Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,6 +90,8 @@ def make_client(options: StoreOptions) -> tuple[S3Client, str]:
         # We give a checksum with every body and verify every whole object ourselves.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
+        # Names and types are what the type checker has seen; what a person sets the store refuses.
+        parameter_validation=False,
     )
     try:
         client = make_session(options).client(
@@ -144,8 +148,12 @@ def object_arguments(options: StoreOptions) -> dict[str, Any]:
 
 
 def _shape(client: Any, options: StoreOptions) -> None:
-    """Let every request of the client be as the options say."""
+    """Let every request of the client be as the options say, and cost little."""
+    from botocore.auth import AUTH_TYPE_MAPS, S3SigV4Auth
+
     events = client.meta.events
+    AUTH_TYPE_MAPS.setdefault(_SIGNATURE, S3SigV4Auth)
+    events.register_first("choose-signer.s3", _choose_signer)
     if not options.s3_expect_continue:
 
         def no_expect(params: dict[str, Any], **details: object) -> None:
@@ -158,6 +166,15 @@ def _shape(client: Any, options: StoreOptions) -> None:
             params["headers"]["x-amz-request-payer"] = "requester"
 
         events.register("before-call.s3", pay)
+
+
+def _choose_signer(context: dict[str, Any], signature_version: str, **details: object) -> str | None:
+    """Signing in Python instead of awscrt, which takes every request apart and puts it together again.
+
+    None leaves the choice to botocore: addresses signed beforehand, and whatever is no plain S3 request.
+    """
+    plain = context.get("auth_type") in (None, "v4", "s3v4") and signature_version in ("v4", "s3v4")
+    return _SIGNATURE if plain else None
 
 
 def _addressing(options: StoreOptions) -> Literal["auto", "path", "virtual"]:

@@ -61,6 +61,8 @@ class Wire:
 
     def __init__(self, options: StoreOptions, connections: int) -> None:
         self._patience_seconds = options.s3_read_timeout_seconds
+        #: By host, whether no proxy is in between; to find out takes a look at the whole environment.
+        self._direct: dict[str, bool] = {}
         keep_alive = (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._manager = urllib3.PoolManager(
             timeout=urllib3.Timeout(
@@ -76,11 +78,17 @@ class Wire:
         for operation in _OPERATIONS:
             client.meta.events.register(f"before-send.s3.{operation}", self._send)
 
+    def _is_direct(self, url: str) -> bool:
+        host = url.removeprefix("http://").partition("/")[0]
+        if host not in self._direct:
+            self._direct[host] = not get_environ_proxies(url)
+        return self._direct[host]
+
     def _send(self, request: Any, **details: object) -> AWSResponse | None:
         """A handler of boto3's: a response, or None to leave the request to boto3. Raises boto3's own errors."""
         if not isinstance(request.body, VerifiedBody) or not request.url.startswith("http://"):
             return None
-        if get_environ_proxies(request.url):
+        if not self._is_direct(request.url):
             return None
         # Many connections that share a busy link may each be still for longer than connecting takes.
         request.body.patience_seconds = self._patience_seconds

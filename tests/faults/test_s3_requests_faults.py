@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +19,7 @@ from hiddenfeed.store import PutOutcome, Store, UploadNote, open_store
 from hiddenfeed.store.s3_link import S3Link
 from tests.faults.scripted_faults import CutBody, Fail, Lack, TakeAlong, Together, Well
 from tests.faults.scripted_s3 import ScriptedS3, Stored
+from tests.local_names import resolve_local_names
 
 KEY = "run-1/batches/000000.safetensors"
 PLACE = f"runs/{KEY}"
@@ -163,14 +163,7 @@ def test_no_other_way_to_transfer_engages_by_itself(
 
 @pytest.fixture
 def local_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`bucket.localhost` is this machine, as on many it is already."""
-    real = socket.getaddrinfo
-
-    def resolve(host: Any, *more: Any, **named: Any) -> Any:
-        is_local = isinstance(host, str) and host.endswith(".localhost")
-        return real("127.0.0.1" if is_local else host, *more, **named)
-
-    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    resolve_local_names(monkeypatch)
 
 
 @pytest.mark.usefixtures("local_names")

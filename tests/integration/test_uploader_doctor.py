@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +11,7 @@ from hiddenfeed.options import StoreOptions
 from tests.conftest import S3Access
 from tests.faults.scripted_faults import Corrupt, Fail, Lack
 from tests.faults.scripted_s3 import ScriptedS3
+from tests.local_names import resolve_local_names
 from uploader.doctor import doctor_command
 from uploader.scratch import Report
 from uploader.trials import try_store
@@ -73,8 +73,7 @@ def test_a_store_that_finds_buckets_by_the_hosts_name_alone(
     scripted: ScriptedS3, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found out by itself, and told as a setting."""
-    real = socket.getaddrinfo
-    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *more, **named: real("127.0.0.1", *more, **named))
+    resolve_local_names(monkeypatch)
     scripted.lacks.add(Lack.PATHS)
     endpoint = f"http://localhost:{scripted.port}"
     assert doctor_command().run(["--store", "s3://bucket/runs", "--s3-endpoint", endpoint]) == 0
