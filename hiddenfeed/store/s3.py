@@ -202,11 +202,7 @@ class S3Store:
 
     def _head_reply(self, key: str) -> Any | None:
         try:
-            return self._client.head_object(
-                Bucket=self._place.bucket,
-                Key=self._place.full_key(check_key(key)),
-                ChecksumMode="ENABLED",
-            )
+            return self._link.head_object(self._place.full_key(check_key(key)))
         except ClientError as error:
             if error_code(error) in NOT_FOUND:
                 return None
@@ -275,6 +271,6 @@ def _info(key: str, reply: Any) -> ObjectInfo:
             if value := reply.get(f"Checksum{algorithm.upper()}"):
                 checksum = f"{algorithm}:{value}"
                 break
-    return ObjectInfo(
-        key=key, size_bytes=int(reply["ContentLength"]), checksum=checksum, metadata=reply["Metadata"]
-    )
+    # Some servers write the names their own way.
+    metadata = {name.lower(): value for name, value in reply["Metadata"].items()}
+    return ObjectInfo(key=key, size_bytes=int(reply["ContentLength"]), checksum=checksum, metadata=metadata)

@@ -27,7 +27,7 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]")
 #: Idle connections that may be kept; they are opened one by one, as many as calls run at a time.
 POOL_CONNECTIONS = 520
 #: Our name for botocore's own S3 signature, which awscrt takes the place of where it is installed.
-_SIGNATURE = "hiddenfeed-s3v4"
+SIGNATURE = "hiddenfeed-s3v4"
 
 
 class S3Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,7 +152,7 @@ def _shape(client: Any, options: StoreOptions) -> None:
     from botocore.auth import AUTH_TYPE_MAPS, S3SigV4Auth
 
     events = client.meta.events
-    AUTH_TYPE_MAPS.setdefault(_SIGNATURE, S3SigV4Auth)
+    AUTH_TYPE_MAPS.setdefault(SIGNATURE, S3SigV4Auth)
     events.register_first("choose-signer.s3", _choose_signer)
     if not options.s3_expect_continue:
 
@@ -174,7 +174,7 @@ def _choose_signer(context: dict[str, Any], signature_version: str, **details: o
     None leaves the choice to botocore: addresses signed beforehand, and whatever is no plain S3 request.
     """
     plain = context.get("auth_type") in (None, "v4", "s3v4") and signature_version in ("v4", "s3v4")
-    return _SIGNATURE if plain else None
+    return SIGNATURE if plain else None
 
 
 def _addressing(options: StoreOptions) -> Literal["auto", "path", "virtual"]:

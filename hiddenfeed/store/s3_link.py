@@ -18,6 +18,7 @@ from hiddenfeed.store.base import UploadNotes
 from hiddenfeed.store.gate import RequestGate
 from hiddenfeed.store.s3_client import POOL_CONNECTIONS, S3Place, make_client, object_arguments
 from hiddenfeed.store.s3_errors import BUSY, DAMAGED, EXPIRED, error_code
+from hiddenfeed.store.s3_look import QuickLook
 from hiddenfeed.store.s3_wire import Wire
 from hiddenfeed.store.verified_file import VerifiedFile
 
@@ -51,6 +52,7 @@ class S3Link:
         self._stale = False
         self._renewed_at = float("-inf")
         self._wire = None if options.s3_expect_continue else Wire(options, POOL_CONNECTIONS)
+        self._look: QuickLook | None = None
         self._client, endpoint = self._make_client()
         self.place = S3Place(bucket=place[0], prefix=place[1], endpoint=endpoint)
         self.gate = gate or RequestGate()
@@ -79,10 +81,24 @@ class S3Link:
                     )
         return self._client
 
+    def head_object(self, full_key: str) -> Any:
+        """What boto3's `head_object` replies, or as much of it as is needed, from whoever asks with less ado.
+
+        Raises what boto3 raises.
+        """
+        look = self._look
+        if look is not None and (found := look.head(full_key)) is not None:
+            return found
+        reply = self.client.head_object(Bucket=self.place.bucket, Key=full_key, ChecksumMode="ENABLED")
+        if look is not None:
+            look.learn(full_key)
+        return reply
+
     def _make_client(self) -> tuple[S3Client, str]:
         client, endpoint = make_client(self.options)
         if self._wire is not None:
             self._wire.install(client)
+            self._look = QuickLook(client, self._wire)
         for operation in ("PutObject", "UploadPart"):
             client.meta.events.register(f"response-received.s3.{operation}", self._watch)
         client.meta.events.register("response-received.s3", self._watch_credentials)

@@ -78,17 +78,22 @@ class Wire:
         for operation in _OPERATIONS:
             client.meta.events.register(f"before-send.s3.{operation}", self._send)
 
-    def _is_direct(self, url: str) -> bool:
+    def reaches(self, url: str) -> bool:
+        """Whether requests for it may go over these connections: no TLS, no proxy."""
+        if not url.startswith("http://"):
+            return False
         host = url.removeprefix("http://").partition("/")[0]
         if host not in self._direct:
             self._direct[host] = not get_environ_proxies(url)
         return self._direct[host]
 
+    def ask(self, method: str, url: str, headers: dict[str, str]) -> urllib3.BaseHTTPResponse:
+        """One small request without a body, as it is; raises urllib3's HTTPError or OSError if it gets no answer."""
+        return self._manager.request(method, url, headers=headers, retries=False, redirect=False)
+
     def _send(self, request: Any, **details: object) -> AWSResponse | None:
         """A handler of boto3's: a response, or None to leave the request to boto3. Raises boto3's own errors."""
-        if not isinstance(request.body, VerifiedBody) or not request.url.startswith("http://"):
-            return None
-        if not self._is_direct(request.url):
+        if not isinstance(request.body, VerifiedBody) or not self.reaches(request.url):
             return None
         # Many connections that share a busy link may each be still for longer than connecting takes.
         request.body.patience_seconds = self._patience_seconds

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hiddenfeed.checksum import checksum_of
 from hiddenfeed.options import MIB, StoreOptions
 from hiddenfeed.store import PutOutcome, open_store
+from hiddenfeed.store.s3_look import QuickLook
 from tests.conftest import S3Access
 from tests.local_names import resolve_local_names
 
@@ -47,3 +49,26 @@ def test_requests_are_signed_without_awscrt(s3: S3Access, monkeypatch: pytest.Mo
     store.write("run-1/run.json", b"{}", if_absent=True)
     assert store.read("run-1/run.json") == b"{}"
     assert [info.key for info in store.list("run-1/")] == ["run-1/run.json"]
+
+
+def test_a_real_server_answers_the_short_question_as_it_answers_boto3s(
+    s3: S3Access, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file.bin").write_bytes(b"hello")
+    checksum = checksum_of(b"hello")
+    store = open_store(s3.url, s3.options)
+    store.put_file(
+        "run-1/a", tmp_path / "file.bin", size_bytes=5, checksum=checksum, metadata={"worker": "gpu-7"}
+    )
+    by_boto3 = open_store(s3.url, s3.options).head("run-1/a")
+    assert by_boto3 is not None
+    assert by_boto3.checksum == checksum
+
+    def asked(look: QuickLook, full_key: str) -> dict[str, Any]:
+        answer = head(look, full_key)
+        assert answer is not None, "it was left to boto3"
+        return answer
+
+    head = QuickLook.head
+    monkeypatch.setattr(QuickLook, "head", asked)
+    assert store.head("run-1/a") == by_boto3
