@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,7 +14,7 @@ from benchmarks.upload_ways import Order
 
 _DELAY_SECONDS = 0.1
 _MB = 1_000_000
-#: Above this share of all cores the processors are what is full.
+#: From this share of the machine's processors on, whoever uses them, they are what is full.
 _FULL = 0.9
 
 
@@ -62,8 +61,8 @@ def measure_latency(large: Order, small: Order, *, quick: bool) -> dict[str, Any
 
 
 def _row(order: Order, case: Case) -> dict[str, Any]:
-    size_mb, cores = Path(order.path).stat().st_size / _MB, os.cpu_count() or 1
-    took, clients, server = _measure(order, case)
+    size_mb = Path(order.path).stat().st_size / _MB
+    took, clients, server, busy = _measure(order, case)
     megabytes = _files(case) * case.replicas * size_mb
     ideal = case.in_flight * size_mb / (_DELAY_SECONDS + size_mb / case.mb_per_s_per_connection)
     return {
@@ -74,7 +73,8 @@ def _row(order: Order, case: Case) -> dict[str, Any]:
         "efficiency": megabytes / took / ideal,
         "cpu_cores_clients": clients / took,
         "cpu_cores_sink": server / took,
-        "limited_by": "cpu" if clients + server > _FULL * cores * took else "link",
+        "cpu_busy_machine": busy,
+        "limited_by": "cpu" if busy > _FULL else "link",
         "cpu_s_per_gb": 1000 * clients / megabytes,
     }
 
@@ -85,8 +85,14 @@ def _files(case: Case) -> int:
     return -(-case.in_flight // case.replicas) * rounds
 
 
-def _measure(order: Order, case: Case) -> tuple[float, float, float]:
-    """(seconds, CPU seconds of all clients, of the server) until all processes have put their files."""
+def _machine() -> tuple[float, float]:
+    """(idle, all) CPU time of this machine's processors since it started, in ticks."""
+    ticks = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    return ticks[3] + ticks[4], sum(ticks)
+
+
+def _measure(order: Order, case: Case) -> tuple[float, float, float, float]:
+    """(seconds, CPU seconds of all clients, of the server, share of the machine in use) until all files are there."""
     throttle = [
         "--delay-ms",
         str(1000 * _DELAY_SECONDS),
@@ -102,9 +108,12 @@ def _measure(order: Order, case: Case) -> tuple[float, float, float]:
             uploading.start(with_keys(order, f"first-{number}", 1))
         for uploading in clients:
             uploading.finish()
+        idle, all_ticks = _machine()
         before, began = server.cpu_seconds(), time.perf_counter()
         for number, uploading in enumerate(clients):
             uploading.start(with_keys(order, f"r{number}", _files(case)))
         costs = [uploading.finish() for uploading in clients]
         took = time.perf_counter() - began
-        return took, sum(cost.cpu_seconds for cost in costs), server.cpu_seconds() - before
+        idle_now, all_now = _machine()
+        busy = 1 - (idle_now - idle) / max(1.0, all_now - all_ticks)
+        return took, sum(cost.cpu_seconds for cost in costs), server.cpu_seconds() - before, busy
