@@ -85,7 +85,7 @@ def _seaweedfs(files: Files, folder: Path, quick: bool) -> dict[str, Any]:
     for order in _compared(files, quick):
         comparison = Comparison(ways, order, _amount(_WEED_MB, order, quick), 2)
         used = 0.0
-        for number in range(2 if quick else 4):
+        for number in range(2 if quick else 3):
             with weed(folder / "s3") as server, ExitStack() as stack:
                 clients = clients_of(stack, ways, server, _WEED_THREADS)
                 before = server.cpu_seconds()
