@@ -197,7 +197,7 @@ def _describe_latency(found: dict[str, Any]) -> Iterator[str]:
             f"latency: {row['in_flight']:>4} in flight over {row['replicas']}, {row['mb_per_s_per_connection']:.0f} MB/s each:"
             f" {row['mb_per_s']:.0f} MB/s, {row['efficiency']:.2f} of the ideal {row['ideal_mb_per_s']:.0f};"
             f" cores of the uploaders {row['cpu_cores_clients']:.2f}, of the sink {row['cpu_cores_sink']:.2f};"
-            f" the machine is {row['cpu_busy_machine']:.0%} busy, so limited by {row['limited_by']}"
+            f" the machine is {row['cpu_busy_machine']:.0%} busy; limited by the {row['limited_by']}"
         )
     for name, scaling in found["scaling"].items():
         yield f"latency: {name}, over 1, 2 and 4 processes: " + ", ".join(f"{each:.2f}x" for each in scaling)

@@ -16,6 +16,8 @@ _DELAY_SECONDS = 0.1
 _MB = 1_000_000
 #: From this share of the machine's processors on, whoever uses them, they are what is full.
 _FULL = 0.9
+#: From this share of the ideal on, the link is.
+_LINK_FULL = 0.9
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -65,16 +67,17 @@ def _row(order: Order, case: Case) -> dict[str, Any]:
     took, clients, server, busy = _measure(order, case)
     megabytes = _files(case) * case.replicas * size_mb
     ideal = case.in_flight * size_mb / (_DELAY_SECONDS + size_mb / case.mb_per_s_per_connection)
+    efficiency = megabytes / took / ideal
     return {
         **msgspec.to_builtins(case),
         "file_mb": size_mb,
         "mb_per_s": megabytes / took,
         "ideal_mb_per_s": ideal,
-        "efficiency": megabytes / took / ideal,
+        "efficiency": efficiency,
         "cpu_cores_clients": clients / took,
         "cpu_cores_sink": server / took,
         "cpu_busy_machine": busy,
-        "limited_by": "cpu" if busy > _FULL else "link",
+        "limited_by": "link" if efficiency >= _LINK_FULL or busy <= _FULL else "cpu",
         "cpu_s_per_gb": 1000 * clients / megabytes,
     }
 
