@@ -142,6 +142,8 @@ class ScriptedS3:
 
 class _Server(ThreadingHTTPServer):
     owner: ScriptedS3
+    #: Of those that connect at once none has to knock again, which takes seconds.
+    request_queue_size = 1024
     daemon_threads = True
 
     def process_request(self, request: Any, client_address: Any) -> None:

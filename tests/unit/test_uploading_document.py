@@ -1,12 +1,9 @@
-"""docs/uploading.md names tests and settings that exist."""
+"""docs/uploading.md names tests that exist."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-
-from common.settings.catalogue import ALL_GROUPS
-from common.settings.declaration import settings_of
 
 _ROOT = Path(__file__).parents[2]
 _DOCUMENT = (_ROOT / "docs" / "uploading.md").read_text()
@@ -18,13 +15,3 @@ def test_every_test_that_is_named_exists() -> None:
     defined = {name for source in sources for name in re.findall(r"def (test_\w+)\(", source)}
     assert len(named) > 30
     assert named - defined == set()
-
-
-def test_every_setting_that_is_named_exists() -> None:
-    flags = {setting.flag for group in ALL_GROUPS for setting in settings_of(group)}
-    named = {
-        flag.replace("--no-", "--")
-        for flag in re.findall(r"`(--(?:s3|upload|multipart)[\w-]+|--no-[\w-]+)", _DOCUMENT)
-    }
-    assert len(named) > 10
-    assert named - flags == set()
