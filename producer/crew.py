@@ -131,8 +131,9 @@ def _submitted(pool: ProcessPoolExecutor, chunk: list[RawRow]) -> Future[MadePar
     parcel = pack_rows(chunk)
     try:
         return pool.submit(_make, parcel)
-    except OSError as error:
-        # A pool that loses a process closes its pipes, which may be while the next process is started with them.
+    except (OSError, ValueError) as error:
+        # A pool that loses a process closes its pipes, which may be while the next process is started with them: they
+        # are gone then, or their numbers are those of other files, which is no valid list of what to hand over.
         raise BrokenProcessPool(str(error)) from error
 
 
