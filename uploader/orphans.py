@@ -48,9 +48,9 @@ def give_up(
     Some servers took a finished object away with the leftovers of another upload of its key.
     """
     aborted = []
-    for upload in orphans(
-        store.unfinished_uploads(), notes.all(), now=now, least_age_seconds=least_age_seconds
-    ):
+    # The notes after the uploads: one that is begun between the two is noted, whatever the store's clock says of its age.
+    uploads = list(store.unfinished_uploads())
+    for upload in orphans(uploads, notes.all(), now=now, least_age_seconds=least_age_seconds):
         if store.head(upload.key) is not None:
             _log.info("left parts of an object that is there to the bucket's lifecycle rule", key=upload.key)
             continue

@@ -15,6 +15,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
@@ -64,6 +65,7 @@ class Upload:
     key: str
     metadata: dict[str, str]
     parts: dict[int, bytes] = field(default_factory=dict)
+    began_at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
 class ScriptedS3:
@@ -436,7 +438,7 @@ class _Handler(BaseHTTPRequestHandler):
         prefix = self._query().get("prefix", [""])[0]
         entries = "".join(
             f"<Upload><Key>{upload.key}</Key><UploadId>{upload_id}</UploadId>"
-            "<Initiated>2026-01-01T00:00:00.000Z</Initiated></Upload>"
+            f"<Initiated>{upload.began_at:%Y-%m-%dT%H:%M:%S.000Z}</Initiated></Upload>"
             for upload_id, upload in self.server.owner.uploads.items()
             if upload.key.startswith(prefix)
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -226,6 +226,28 @@ def test_only_old_uploads_of_runs_that_nobody_goes_on_with_are_orphans() -> None
     notes = {KEY: note("noted", 950), batch_key("run-1", 8): note("old note", 0)}
     found = orphans(uploads, notes, now=1000, least_age_seconds=100)
     assert [upload.upload_id for upload in found] == ["forgotten", "tokens", "old note"]
+
+
+def test_an_upload_that_is_begun_while_orphans_are_looked_for_is_none(
+    s3: S3Access, redis_client: redis.Redis
+) -> None:
+    store = open_store(s3.url, StoreOptions(s3_endpoint=s3.endpoint))
+    assert isinstance(store, KeepsParts)
+    notes = RedisNotes(redis_client, s3.url)
+    with s3.client() as client:
+        begun = client.create_multipart_upload(Bucket=s3.bucket, Key=f"{s3.prefix}/{KEY}")["UploadId"]
+    listed = store.unfinished_uploads
+
+    def slow_listing() -> Iterator[UnfinishedUpload]:
+        for upload in listed():
+            notes.save(KEY, note(begun, time.time()))
+            # A clock that is years behind.
+            yield unfinished(upload.key, upload.upload_id, 0)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "unfinished_uploads", slow_listing)
+        assert give_up(store, notes, now=time.time(), least_age_seconds=3600) == []
+    assert [upload.upload_id for upload in listed()] == [begun]
 
 
 def test_orphans_are_given_up_unless_there_is_an_object(
