@@ -155,10 +155,16 @@ def _checks(runs: Iterable[RunView]) -> Iterator[Metric]:
         )  # fmt: skip
     labels = ("run", "state")
     yield _gauge(
-        "run_min_norm", "Smallest norm of a token so far.", labels, of_states(lambda at: at.norm_low.value)
+        "run_min_norm",
+        "Smallest norm so far of a token that is not the first of its sample.",
+        labels,
+        of_states(lambda at: at.norm_low.value),
     )
     yield _gauge(
-        "run_max_norm", "Largest norm of a token so far.", labels, of_states(lambda at: at.norm_high.value)
+        "run_max_norm",
+        "Largest norm so far of a token that is not the first of its sample.",
+        labels,
+        of_states(lambda at: at.norm_high.value),
     )
     yield _gauge(
         "run_max_zero_ratio", "Largest share of zeros in a batch so far.", labels, of_states(lambda at: at.zero_share.value)

@@ -23,7 +23,7 @@ def given_tokens(columns: Mapping[str, str], values: Mapping[str, Any]) -> Token
     RowError naming the entry that is wrong.
     """
     column = columns["input_ids"]
-    ids = _integers(column, values.get(column))
+    ids = _integers(column, values.get(column), (int,))
     if not len(ids):
         raise RowError(f"{column} is empty", "empty")
     mask = _mask(columns, values, ids)
@@ -87,15 +87,15 @@ def _as_long_as(column: str, values: Mapping[str, Any], ids: _Integers) -> _Inte
     return given
 
 
-def _integers(column: str, raw: Any) -> _Integers:
+def _integers(column: str, raw: Any, kinds: tuple[type, ...] = (int, bool)) -> _Integers:
     """A list of whole numbers as int64; numbers as text, fractions and nested lists are refused."""
-    if isinstance(raw, np.ndarray) and raw.dtype.kind in "iub":
+    if isinstance(raw, np.ndarray) and raw.dtype.kind in ("iub" if bool in kinds else "iu"):
         if raw.dtype == np.uint64 and len(raw) and raw.max() > np.iinfo(np.int64).max:
             raise RowError(f"{column} holds a number beyond 64 bits")
         return raw.astype(np.int64)
     if not isinstance(raw, list):
         raise RowError(f"{column} is {kind_of(raw)}, not a list of whole numbers")
-    wrong = next((place for place, item in enumerate(raw) if type(item) not in (int, bool)), None)
+    wrong = next((place for place, item in enumerate(raw) if type(item) not in kinds), None)
     if wrong is not None:
         raise RowError(f"{column}[{wrong}] is {kind_of(raw[wrong])}, not a whole number")
     try:

@@ -300,6 +300,7 @@ def test_padding_that_the_attention_mask_tells_is_left_out() -> None:
         ({"input_ids": [1, "2"]}, "input_ids[1] is text, not a whole number"),
         ({"input_ids": [1, 2.0]}, "input_ids[1] is a number, not a whole number"),
         ({"input_ids": [[1, 2]]}, "input_ids[0] is a list, not a whole number"),
+        ({"input_ids": [True, 5]}, "input_ids[0] is true or false, not a whole number"),
         ({"input_ids": [1, None]}, "input_ids[1] is missing, not a whole number"),
         ({"input_ids": [1, -5]}, "input_ids[1] is -5, which is no token id"),
         ({"input_ids": [2**40]}, "input_ids[0] is 1099511627776, which is no token id"),
