@@ -27,6 +27,9 @@ def parse_row(row: RawRow, columns: Columns) -> SourceRow | SkippedRow:
         shape = columns.shape_of(values)
         if shape is None:
             looks = {str(name): look_of(value) for name, value in values.items()}
+            without = [name for name in looks if columns.makes_samples([name])]
+            if without and not {"turns", "numbers"} & set(looks.values()):
+                raise RowError(f"{row.place} has no value in {', '.join(without)}")
             raise RowError(f"{row.place} has {columns.missing(looks)}")
         sample_id = sample_id_of(shape, values)
         return SourceRow(row.file, row.source_row, sample_id, content_of(shape, values))

@@ -101,7 +101,7 @@ BAD_LINES = {
     "a number": (b"17", "is not a JSON object with named fields"),
     "nothing in it": (b"{}", "it has nothing"),
     "other columns": (b'{"title": "x", "url": "y"}', "it has title, url"),
-    "messages missing": (row(messages=None, id="a"), "it has messages, id"),
+    "messages missing": (row(messages=None, id="a"), "has no value in messages"),
     "messages empty": (row(messages=[]), "messages is empty: a conversation without messages"),
     "messages text": (row(messages="hello"), "messages is text, not a list"),
     "messages one object": (row(messages=USER), "messages is an object, not a list"),
@@ -237,7 +237,7 @@ def table(**columns: Any) -> bytes:
 
 TALK = pa.list_(pa.struct({"role": pa.string(), "content": pa.string()}))
 BAD_TABLES = {
-    "missing messages": (table(messages=pa.array([TURNS, None, TURNS], TALK)), "row 1 has none of messages"),
+    "missing messages": (table(messages=pa.array([TURNS, None, TURNS], TALK)), "row 1 has no value in messages"),
     "missing message": (table(messages=pa.array([TURNS, [None], TURNS], TALK)), "messages[0] is missing, not a message"),
     "missing fields": (table(messages=pa.array([TURNS, [{"role": None}], TURNS], TALK)), "messages[0] has no role"),
     "no UTF-8": (
