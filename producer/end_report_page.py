@@ -111,7 +111,7 @@ def _checks(report: EndReport) -> Iterable[str]:
     yield f"<h2>Checks</h2><ul>{items}</ul>"
     if report.checks.states:
         yield _table(
-            "Norms and zeros",
+            "Norms (first tokens of samples apart) and zeros",
             ("state", "smallest norm", "largest norm", "most zeros"),
             [
                 (

@@ -95,7 +95,7 @@ function drawChecks(run) {
   });
   const { states } = run.checks;
   byId("states-part").hidden = !states.length;
-  table("states", "Norms of tokens and zeros, the most extreme so far", ["state", "smallest norm", "largest norm", "most zeros"],
+  table("states", "Norms of tokens (first ones of samples apart) and zeros, the most extreme so far", ["state", "smallest norm", "largest norm", "most zeros"],
     states.map((each) => [each.state, extreme(each.norm_low, each.norm_low.value.toPrecision(4)),
       extreme(each.norm_high, each.norm_high.value.toPrecision(4)), extreme(each.zero_share, `${(100 * each.zero_share.value).toFixed(2)}%`)]));
 }

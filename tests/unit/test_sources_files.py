@@ -108,7 +108,7 @@ def test_files_that_read_well(tmp_path: Path, data: bytes) -> None:
         (b"null", "line 2 is not a JSON object with named fields"),
         (b'{"title": "x"}', "line 2 has none of messages, conversations, conversation, input_ids, "),
         (b"{}", "it has nothing"),
-        (b'{"text": null}', "it has text"),
+        (b'{"text": null}', "line 2 has no value in text"),
     ],
 )
 def test_a_bad_line_is_skipped_with_its_reason_and_the_next_one_read(
