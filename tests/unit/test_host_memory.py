@@ -84,8 +84,8 @@ def _batch(micro_batches: int) -> TokenBatch:
     )
 
 
-def _written(run: TinyRun, served: ServedRun, micro_batches: int) -> tuple[int, int, int]:
-    """Peak bytes, bytes of the ring, and bytes of the file, of one file of so many micro-batches."""
+def _written(run: TinyRun, served: ServedRun, micro_batches: int) -> tuple[int, tuple[int, int], int]:
+    """Peak bytes, number and largest size of the ring's buffers, and bytes of the file, of so many micro-batches."""
     batch, document = _batch(micro_batches), run.document
     layout = BatchLayout(BatchFacts.of_run(document, 0, tokens=batch.tokens, samples=batch.samples))
     part = run.spool().reserve(run.run_id, 0, uuid4().hex, layout.file_size)
@@ -96,7 +96,9 @@ def _written(run: TinyRun, served: ServedRun, micro_batches: int) -> tuple[int, 
         with _measured(file) as peak:
             served.engine.loop.extract(file)
         file.finish()
-    return peak.bytes, served.engine.loop._ring.size_bytes, layout.file_size
+    # How many of them are in use, and so have a size, depends on how far the writer is behind.
+    buffers = [slot.size_bytes for slot in served.engine.loop._ring._all]
+    return peak.bytes, (len(buffers), max(buffers)), layout.file_size
 
 
 def test_a_file_of_four_times_as_many_micro_batches_takes_no_more_memory(tmp_path: Path) -> None:
