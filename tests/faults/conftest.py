@@ -1,4 +1,4 @@
-"""A site for the fault runs: one per test process, made anew after a test that failed on it."""
+"""A site for the fault runs: one per test process, made anew after a test that failed on it; and a server that fails on cue."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from tests.faults.aftermath import Reference
 from tests.faults.fault_site import Site, open_site
+from tests.faults.scripted_s3 import ScriptedS3
 from tests.faults.trial import make_reference
 
 _failed = pytest.StashKey[bool]()
@@ -66,3 +67,12 @@ def pytest_runtest_makereport(
     if call.when == "call":
         item.stash[_failed] = not report.passed
     return report
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedS3]:
+    """A scripted S3 server, with keys for it in the environment."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    with ScriptedS3() as started:
+        yield started

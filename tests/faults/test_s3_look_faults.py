@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,6 @@ from tests.local_names import resolve_local_names
 DATA = os.urandom(1000)
 #: boto3 puts it into every request that goes all its way.
 BOTO3 = "amz-sdk-invocation-id"
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedS3]:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    with ScriptedS3() as started:
-        yield started
 
 
 def opened(server: ScriptedS3, tmp_path: Path, **changes: Any) -> Store:

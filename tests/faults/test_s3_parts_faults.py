@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,14 +52,6 @@ class Notes:
     def forget(self, key: str, upload_id: str) -> None:
         if key in self.kept and self.kept[key].upload_id == upload_id:
             del self.kept[key]
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedS3]:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    with ScriptedS3() as started:
-        yield started
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,14 +28,6 @@ KEY = "run-1/batches/000000.safetensors"
 PLACE = f"runs/{KEY}"
 DATA = os.urandom(2 * MIB)
 PARTED = os.urandom(7 * MIB)
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedS3]:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    with ScriptedS3() as started:
-        yield started
 
 
 def open_scripted(server: ScriptedS3, *, patience_seconds: float) -> Store:

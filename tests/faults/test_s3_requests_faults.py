@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -42,14 +41,6 @@ GIVEN_HEADERS = {
     "x-amz-server-side-encryption-aws-kms-key-id": "key-1",
     "x-amz-tagging": "team=speech&keep=90d",
 }
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedS3]:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    with ScriptedS3() as started:
-        yield started
 
 
 class Notes:
