@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
 
-from hiddenfeed.checksum import checksum_of
 from hiddenfeed.errors import DataError, TransientError
-from hiddenfeed.options import MIB, StoreOptions
-from hiddenfeed.store import PutOutcome, RequestGate, Store, UploadNote, open_store
+from hiddenfeed.options import MIB
+from hiddenfeed.store import PutOutcome, RequestGate
 from tests.faults.scripted_faults import (
     Corrupt,
     CutBody,
@@ -24,34 +21,9 @@ from tests.faults.scripted_faults import (
     Well,
 )
 from tests.faults.scripted_s3 import ScriptedS3, Stored
+from tests.faults.scripted_store import DATA, KEY, PART, PLACE, Notes, opened, put
 
-KEY = "run-1/batches/000000.safetensors"
-PLACE = f"runs/{KEY}"
-#: No real store takes parts as small as these.
-PART = MIB
-#: Three parts.
-DATA = os.urandom(2 * PART + 1000)
 SMALL = os.urandom(PART // 4)
-
-
-class Notes:
-    """Notes that outlive a store, as those in Redis do."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, UploadNote] = {}
-        self.away = False
-
-    def load(self, key: str) -> UploadNote | None:
-        return self.kept.get(key)
-
-    def save(self, key: str, note: UploadNote) -> None:
-        if self.away:
-            raise TransientError("the notes are away")
-        self.kept[key] = note
-
-    def forget(self, key: str, upload_id: str) -> None:
-        if key in self.kept and self.kept[key].upload_id == upload_id:
-            del self.kept[key]
 
 
 @pytest.fixture
@@ -63,28 +35,6 @@ def trusting(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def notes() -> Notes:
     return Notes()
-
-
-def opened(
-    server: ScriptedS3, notes: Notes | None = None, gate: RequestGate | None = None, **changes: Any
-) -> Store:
-    """One attempt a call, parts above 1 MiB, one at a time unless told otherwise."""
-    options = StoreOptions(
-        s3_endpoint=server.endpoint,
-        s3_connect_timeout_seconds=20,
-        s3_read_timeout_seconds=20,
-        s3_max_attempts=1,
-        multipart_threshold_bytes=PART,
-        multipart_part_bytes=PART,
-        multipart_parts_in_flight=1,
-    )
-    return open_store("s3://bucket/runs", msgspec.structs.replace(options, **changes), gate=gate, notes=notes)
-
-
-def put(store: Store, tmp_path: Path, data: bytes = DATA, *, announced: bytes | None = None) -> PutOutcome:
-    path = tmp_path / "file.bin"
-    path.write_bytes(data)
-    return store.put_file(KEY, path, size_bytes=len(data), checksum=checksum_of(announced or data))
 
 
 # --- going on after a crash ---
@@ -304,27 +254,6 @@ def test_without_conditions_a_look_keeps_the_first(server: ScriptedS3, tmp_path:
     assert store.write("run-1/run.json", b"one", if_absent=True) is PutOutcome.STORED
     assert store.write("run-1/run.json", b"two", if_absent=True) is PutOutcome.OTHER_WINS
     assert not any("if-none-match" in headers for headers in server.headers)
-
-
-def test_new_objects_get_what_is_set_and_requests_say_who_pays(server: ScriptedS3, tmp_path: Path) -> None:
-    changes: dict[str, Any] = {
-        "s3_storage_class": "STANDARD_IA",
-        "s3_encryption": "aws:kms",
-        "s3_kms_key": "key-1",
-        "s3_tags": "team=speech&keep=90d",
-        "s3_requester_pays": True,
-    }
-    store = opened(server, **changes)
-    put(store, tmp_path, SMALL)
-    server.objects.clear()
-    put(store, tmp_path, DATA)
-    for operation in ("PutObject", "CreateMultipartUpload"):
-        headers = server.headers[server.log.index(operation)]
-        assert headers["x-amz-storage-class"] == "STANDARD_IA"
-        assert headers["x-amz-server-side-encryption"] == "aws:kms"
-        assert headers["x-amz-server-side-encryption-aws-kms-key-id"] == "key-1"
-        assert headers["x-amz-tagging"] == "team=speech&keep=90d"
-    assert all(headers["x-amz-request-payer"] == "requester" for headers in server.headers)
 
 
 @pytest.mark.parametrize("asks", [True, False])

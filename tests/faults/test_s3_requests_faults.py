@@ -8,24 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
-from hiddenfeed.checksum import checksum_of
 from hiddenfeed.errors import TransientError
 from hiddenfeed.options import StoreOptions
-from hiddenfeed.store import PutOutcome, Store, UploadNote, open_store
+from hiddenfeed.store import PutOutcome
 from hiddenfeed.store.s3_link import S3Link
 from tests.faults.scripted_faults import CutBody, Fail, Lack, TakeAlong, Together, Well
 from tests.faults.scripted_s3 import ScriptedS3, Stored
+from tests.faults.scripted_store import DATA, KEY, PLACE, Notes, opened, put
 from tests.local_names import resolve_local_names
 
-KEY = "run-1/batches/000000.safetensors"
-PLACE = f"runs/{KEY}"
-#: No real store takes parts as small as these.
-PART = 1 << 20
-#: Three parts.
-DATA = os.urandom(2 * PART + 1000)
 SMALL = os.urandom(1000)
 
 #: What new objects are given, and the header and value of each.
@@ -41,42 +34,6 @@ GIVEN_HEADERS = {
     "x-amz-server-side-encryption-aws-kms-key-id": "key-1",
     "x-amz-tagging": "team=speech&keep=90d",
 }
-
-
-class Notes:
-    """Notes of uploads in parts that outlive a store."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, UploadNote] = {}
-
-    def load(self, key: str) -> UploadNote | None:
-        return self.kept.get(key)
-
-    def save(self, key: str, note: UploadNote) -> None:
-        self.kept[key] = note
-
-    def forget(self, key: str, upload_id: str) -> None:
-        self.kept.pop(key, None)
-
-
-def opened(server: ScriptedS3, notes: Notes | None = None, **changes: Any) -> Store:
-    """One attempt a call, parts above 1 MiB, one at a time."""
-    options = StoreOptions(
-        s3_endpoint=server.endpoint,
-        s3_connect_timeout_seconds=20,
-        s3_read_timeout_seconds=20,
-        s3_max_attempts=1,
-        multipart_threshold_bytes=PART,
-        multipart_part_bytes=PART,
-        multipart_parts_in_flight=1,
-    )
-    return open_store("s3://bucket/runs", msgspec.structs.replace(options, **changes), notes=notes)
-
-
-def put(store: Store, tmp_path: Path, data: bytes, key: str = KEY) -> PutOutcome:
-    path = tmp_path / f"{threading.get_ident()}.bin"
-    path.write_bytes(data)
-    return store.put_file(key, path, size_bytes=len(data), checksum=checksum_of(data))
 
 
 def requests(server: ScriptedS3, *operations: str) -> list[dict[str, str]]:
@@ -187,7 +144,7 @@ def test_connections_are_kept_however_many_there_are(
     with ThreadPoolExecutor(many) as pool:
 
         def put_one(key: str) -> PutOutcome:
-            return put(store, tmp_path, SMALL, key)
+            return put(store, tmp_path, SMALL, key=key)
 
         assert set(pool.map(put_one, [f"run-1/{n}" for n in range(many)])) == {PutOutcome.STORED}
         opened_at_first = server.connections
@@ -262,8 +219,8 @@ def test_a_storm_that_uses_up_the_clients_retries_loses_no_file(
     keys = [f"run-1/{number}" for number in range(60)]
     for key in keys:
         with pytest.raises(TransientError):
-            put(store, tmp_path, SMALL, key)
+            put(store, tmp_path, SMALL, key=key)
     assert len(keys) < server.log.count("PutObject") < 2 * len(keys), "the client tried every file again"
     server.always("PutObject", Well())
     for key in keys:
-        assert put(store, tmp_path, SMALL, key) is PutOutcome.STORED
+        assert put(store, tmp_path, SMALL, key=key) is PutOutcome.STORED
