@@ -8,26 +8,21 @@ that reads every file as an uploader does, and with parts of the worker taken aw
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import redis
 import torch
 
-from benchmarks.emulated_device import EmulatedDevice, EmulatedLoop, EmulatedModel, wait_until
+from benchmarks.emulated_device import EmulatedDevice, EmulatedLoop, EmulatedModel
 from benchmarks.planned_run import RunSpec, mixed_lengths, put_run
 from benchmarks.scratch import scratch
+from benchmarks.surroundings import AtOnce, Reader, SlowSpool, Used
 from common.messages import BatchReport, ExtractBatch, UploadFile
-from common.part_file import PartFile
 from common.queues import EXTRACT_FUNCTION, enqueue, extract_queue_name, extract_request
 from common.settings.catalogue import ExtractSettings, QueueSettings, SpoolSettings
 from common.spool import Spool
@@ -48,9 +43,6 @@ _VOCABULARY = 100_000
 _DISK_BYTES_PER_SECOND = 0.6e9
 #: Longest wait for one file.
 _SECONDS = 60.0
-
-ArgumentsT = ParamSpec("ArgumentsT")
-ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True)
@@ -97,7 +89,7 @@ def run(*, quick: bool) -> dict[str, Any]:
         try:
             with redis.Redis.from_url(server.url) as client:
                 found = {
-                    variant: _measure(folder / variant, client, store, document, manifests, what)
+                    variant: _Measurement(folder / variant, client, store, document, what).measure(manifests)
                     for variant, what in VARIANTS.items()
                 }
         finally:
@@ -124,68 +116,80 @@ def describe(results: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _measure(
-    folder: Path,
-    client: redis.Redis,
-    store: DirectoryStore,
-    document: RunDocument,
-    manifests: list[ExtractBatch],
-    variant: Variant,
-) -> dict[str, Any]:
-    """All batches of the run through one worker."""
-    client.flushall()
-    device = EmulatedDevice(TOKENS_PER_SECOND)
-    spool = _spool(folder, variant)
-    service = _EmulatedService(store, TokenCache(folder / "cache"), device, variant)
-    service.prepare(document.run_id)
-    extractor, done = Extractor(service, spool), threading.Semaphore(0)
-    reasons: list[str] = []
-    reader = _Reader() if variant.uploader else None
+class _Measurement:
+    """The run through one worker of a variant."""
 
-    def handle(payload: Any, context: JobContext) -> BatchReport:
-        report = extractor.extract_batch(payload, context)
+    def __init__(
+        self,
+        folder: Path,
+        client: redis.Redis,
+        store: DirectoryStore,
+        document: RunDocument,
+        variant: Variant,
+    ) -> None:
+        """Everything that is made is in `folder`."""
+        self._folder, self._client, self._document, self._variant = folder, client, document, variant
+        self._device = EmulatedDevice(TOKENS_PER_SECOND)
+        self._spool = _spool(folder, variant)
+        self._service = _EmulatedService(store, TokenCache(folder / "cache"), self._device, variant)
+        self._extractor = Extractor(self._service, self._spool)
+        self._reader = Reader() if variant.uploader else None
+        self._extracted = threading.Semaphore(0)
+        #: Why batches were quarantined.
+        self._reasons: list[str] = []
+
+    def measure(self, manifests: list[ExtractBatch]) -> dict[str, Any]:
+        """All batches; raises DataError if one of them cannot be extracted."""
+        try:
+            self._client.flushall()
+            self._service.prepare(self._document.run_id)
+            enqueue(self._client, [extract_request(manifest) for manifest in manifests], QueueSettings())
+            wall, used = self._serve(len(manifests))
+        finally:
+            if self._reader is not None:
+                self._reader.close()
+        found = _figures(self._device, self._service.loop, manifests, wall)
+        self._service.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        return {**found, **used}
+
+    def _serve(self, batches: int) -> tuple[float, dict[str, Any]]:
+        """Seconds until the worker has extracted all that is queued, and what the process took meanwhile."""
+        worker = self._worker()
+        thread = threading.Thread(target=worker.run, name="worker")
+        used, begin = Used(), time.perf_counter()
+        thread.start()
+        try:
+            for _ in range(batches):
+                if not self._extracted.acquire(timeout=_SECONDS) or self._reasons:
+                    raise DataError("; ".join(self._reasons) or "the worker did not finish its batches")
+            return time.perf_counter() - begin, used.figures()
+        finally:
+            worker.stop()
+            thread.join()
+
+    def _worker(self) -> Worker:
+        return Worker(
+            redis=self._client,
+            role="gpu_worker",
+            queues=lambda _: extract_queue_name(self._document.run_id),
+            handlers={EXTRACT_FUNCTION: self._extract},
+            settings=QueueSettings(),
+            slots=lambda: self._variant.batches_in_flight,
+        )
+
+    def _extract(self, payload: Any, context: JobContext) -> BatchReport:
+        """The worker's handler; the file then goes as it would with an uploader, or at once."""
+        report = self._extractor.extract_batch(payload, context)
         upload = context.follow_ups[0].payload
         assert isinstance(upload, UploadFile)
-        reasons.extend(filter(None, [(report.guards or {}).get("reason")]))
-        if reader is None:
-            spool.remove(upload.path)
+        self._reasons.extend(filter(None, [(report.guards or {}).get("reason")]))
+        if self._reader is None:
+            self._spool.remove(upload.path)
         else:
-            reader.take(spool.resolve(upload.path))
-        done.release()
+            self._reader.take(self._spool.resolve(upload.path))
+        self._extracted.release()
         return report
-
-    worker = Worker(
-        redis=client,
-        role="gpu_worker",
-        queues=lambda _: extract_queue_name(document.run_id),
-        handlers={EXTRACT_FUNCTION: handle},
-        settings=QueueSettings(),
-        slots=lambda: variant.batches_in_flight,
-    )
-    enqueue(client, [extract_request(manifest) for manifest in manifests], QueueSettings())
-    peak, cpu, begin = _PeakMemory(), os.times(), time.perf_counter()
-    thread = threading.Thread(target=worker.run, name="worker")
-    thread.start()
-    try:
-        for _ in manifests:
-            if not done.acquire(timeout=_SECONDS) or reasons:
-                raise DataError("; ".join(reasons) or "the worker did not finish its batches")
-        wall, after = time.perf_counter() - begin, os.times()
-    finally:
-        worker.stop()
-        thread.join()
-        if reader is not None:
-            reader.close()
-    found = _figures(device, service.loop, manifests, wall)
-    service.close()
-    shutil.rmtree(folder, ignore_errors=True)
-    kernel = (after.system - cpu.system) / wall
-    return {
-        **found,
-        "cpu_cores": (after.user - cpu.user) / wall + kernel,
-        "cpu_cores_in_kernel": kernel,
-        "host_memory_bytes": peak.bytes(),
-    }
 
 
 def _figures(
@@ -241,104 +245,15 @@ class _EmulatedService(RunService):
             model,
             self._emulated,
             document.identity.micro_batch_tokens,
-            None if self._variant.writer_thread else _AtOnce(),
+            None if self._variant.writer_thread else AtOnce(),
         )
         key = engine_key(document, ExtractSettings(), torch.device("cpu"))
         self._engine = Engine(key, model, loop, loop.baseline)
         return self._engine
 
 
-class _AtOnce(Executor):
-    """No thread: who asks for something does it."""
-
-    def submit(
-        self,
-        call: Callable[ArgumentsT, ResultT],
-        /,
-        *arguments: ArgumentsT.args,
-        **keywords: ArgumentsT.kwargs,
-    ) -> Future[ResultT]:
-        future: Future[ResultT] = Future()
-        try:
-            future.set_result(call(*arguments, **keywords))
-        except Exception as error:  # noqa: BLE001 - it is raised by whoever asks for the result
-            future.set_exception(error)
-        return future
-
-
 def _spool(folder: Path, variant: Variant) -> Spool:
     settings = SpoolSettings(spool="bench", spool_dir=str(folder / "spool"), spool_free_bytes=0)
     if variant.disk_bytes_per_second is None:
         return Spool(settings)
-    return _SlowSpool(settings, variant.disk_bytes_per_second)
-
-
-class _SlowSpool(Spool):
-    """A spool on a disk of one speed, without a cache: a write returns when the disk has it."""
-
-    def __init__(self, settings: SpoolSettings, bytes_per_second: float) -> None:
-        super().__init__(settings)
-        self._rate, self._free_at, self._turn = bytes_per_second, 0.0, threading.Lock()
-
-    def reserve(self, *arguments: Any, **keywords: Any) -> PartFile | None:
-        """A file whose writes take their time."""
-        part = super().reserve(*arguments, **keywords)
-        if part is not None:
-            at_once = part.write_at
-
-            def write_at(data: bytes | bytearray | memoryview, offset: int) -> None:
-                with self._turn:
-                    begin = max(time.perf_counter(), self._free_at)
-                    end = self._free_at = begin + memoryview(data).nbytes / self._rate
-                at_once(data, offset)
-                wait_until(end)
-
-            part.write_at = write_at  # type: ignore[method-assign]
-        return part
-
-
-class _Reader:
-    """A process that reads files whole, sums their bytes and removes them, as an uploader does."""
-
-    _PROGRAM = """
-import sys
-from pathlib import Path
-from hiddenfeed.checksum import file_checksum
-for line in sys.stdin:
-    path = Path(line.rstrip("\\n"))
-    file_checksum(path)
-    path.unlink()
-"""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", self._PROGRAM], stdin=subprocess.PIPE, text=True, bufsize=1
-        )
-
-    def take(self, path: Path) -> None:
-        """Have it read `path`."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{path}\n")
-
-    def close(self) -> None:
-        """Wait until it has read all."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
-
-
-class _PeakMemory:
-    """Most memory of this process since now; Linux alone can forget the earlier peak."""
-
-    def __init__(self) -> None:
-        clear = Path("/proc/self/clear_refs")
-        if clear.exists():
-            clear.write_text("5")
-
-    def bytes(self) -> int:
-        """0 where it cannot be told."""
-        status = Path("/proc/self/status")
-        if not status.exists():
-            return 0
-        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
-        return int(line.split()[1]) * 1024
+    return SlowSpool(settings, variant.disk_bytes_per_second)
