@@ -10,19 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from common.messages import UploadFile
-from common.queues import extract_queue_name
-from common.worker import JobContext
 from gpu_worker.__main__ import main
 from gpu_worker.check import CheckReport, spread
-from gpu_worker.extract import Extractor
-from tests.extraction import TinyRun, tiny_run
+from tests.extraction import TinyRun, extract, tiny_run
 
 
 def _store_all(run: TinyRun, fault: Any = None) -> None:
     """Extract all batches and store them; `fault` changes what the model hands over."""
-    spool = run.spool()
-    with run.extractor(spool) as (extractor, service), service.use(run.run_id) as served:
+    with run.extractor() as (extractor, service), service.use(run.run_id) as served:
         if fault is not None:
             healthy = served.engine.model.forward
 
@@ -31,20 +26,7 @@ def _store_all(run: TinyRun, fault: Any = None) -> None:
                 fault(rows.hidden_states)
 
             served.engine.model.forward = forward  # type: ignore[method-assign]
-        for upload in _uploads(extractor, run):
-            path = spool.resolve(upload.path)
-            run.store.put_file(upload.key, path, size_bytes=upload.size_bytes, checksum=upload.checksum)
-
-
-def _uploads(extractor: Extractor, run: TinyRun) -> list[UploadFile]:
-    uploads = []
-    for manifest in run.manifests:
-        context = JobContext(job_id="job", worker_name="tester", queue=extract_queue_name(manifest.run_id))
-        extractor.extract_batch(msgspec.to_builtins(manifest), context)
-        payload = context.follow_ups[0].payload
-        assert isinstance(payload, UploadFile)
-        uploads.append(payload)
-    return uploads
+        run.store_files([extract(extractor, manifest) for manifest in run.manifests])
 
 
 def _check(run: TinyRun, *arguments: str) -> int:

@@ -5,20 +5,16 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-import msgspec
 import pytest
 import torch
 
 import benchmarks.device_loop
 from benchmarks.device_loop import Scale, Variant
-from common.messages import UploadFile
-from common.queues import extract_queue_name
-from common.worker import JobContext
 from gpu_worker import device_loop
 from gpu_worker.extract import Extractor
 from gpu_worker.host_ring import ChunkTensors, RowShape
 from gpu_worker.transfer import HostTransfer, Landing
-from tests.extraction import TinyRun, tiny_run
+from tests.extraction import TinyRun, extract, tiny_run
 
 
 class LateTransfer(HostTransfer):
@@ -69,11 +65,7 @@ def _extract_all(run: TinyRun) -> dict[int, bytes]:
         def work(extractor: Extractor) -> None:
             while waiting:
                 message = waiting.pop()
-                context = JobContext(job_id="job", worker_name="tester", queue=extract_queue_name(run.run_id))
-                extractor.extract_batch(msgspec.to_builtins(message), context)
-                upload = context.follow_ups[0].payload
-                assert isinstance(upload, UploadFile)
-                files[message.batch_id] = spool.resolve(upload.path).read_bytes()
+                files[message.batch_id] = spool.resolve(extract(extractor, message).path).read_bytes()
 
         threads = [threading.Thread(target=work, args=(extractor,)) for _ in range(3)]
         for thread in threads:

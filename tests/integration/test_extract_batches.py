@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,45 +15,19 @@ import pytest
 import torch
 
 from common.checks import CHECKS
-from common.messages import ExtractBatch, UploadFile
-from common.queues import extract_queue_name
-from common.worker import GiveBack, JobContext
-from gpu_worker import extract, writer
-from gpu_worker.agreement import compare, tolerance_for
+from common.messages import UploadFile
+from common.worker import GiveBack
+from gpu_worker import device_loop, micro_batch, writer
+from gpu_worker import extract as job
+from gpu_worker.agreement import tolerance_for
 from gpu_worker.extract import Extractor
-from gpu_worker.structure import dissect
 from hiddenfeed.checksum import checksum_of, file_checksum
 from hiddenfeed.errors import PermanentError, TransientError
 from hiddenfeed.layout import batch_key, quarantine_note_key, tokens_key
 from hiddenfeed.proof import QuarantineNote
 from hiddenfeed.reader import RunReader
-from tests.extraction import LENGTHS, TinyRun, read_file, tiny_run
-from tests.tiny_models import BLOCKS, MIXTURES, VOCABULARY, make_model
-
-
-def _context(run_id: str) -> JobContext:
-    return JobContext(job_id="job", worker_name="tester", queue=extract_queue_name(run_id))
-
-
-def _extract(extractor: Extractor, message: ExtractBatch) -> UploadFile:
-    """Run one job as the worker would; returns what it announced."""
-    context = _context(message.run_id)
-    extractor.extract_batch(msgspec.to_builtins(message), context)
-    (request,) = context.follow_ups
-    assert isinstance(request.payload, UploadFile)
-    return request.payload
-
-
-def _store_all(run: TinyRun) -> list[UploadFile]:
-    """Every batch extracted and put where an uploader would put it."""
-    spool = run.spool()
-    with run.extractor(spool) as (extractor, _):
-        uploads = [_extract(extractor, manifest) for manifest in run.manifests]
-    for upload in uploads:
-        run.store.put_file(
-            upload.key, spool.resolve(upload.path), size_bytes=upload.size_bytes, checksum=upload.checksum
-        )
-    return uploads
+from tests.extraction import LENGTHS, TinyRun, agreement_with, context_of, extract, read_file, tiny_run
+from tests.tiny_models import MIXTURES, VOCABULARY, make_model
 
 
 @pytest.mark.parametrize(
@@ -70,43 +45,23 @@ def test_every_stored_state_is_the_whole_models(
     tmp_path: Path, architecture: str, dtype: str, taps: tuple[int, ...], final_state: str
 ) -> None:
     run = tiny_run(tmp_path, architecture=architecture, dtype=dtype, taps=taps, final_state=final_state)
-    _store_all(run)
+    with run.extractor() as (extractor, _):
+        run.store_files([extract(extractor, manifest) for manifest in run.manifests])
     reader = RunReader(run.store, run.run_id)
-    assert len(reader) == len(LENGTHS)
     assert sorted(reader.read(position).source_row for position in range(len(reader))) == list(
         range(len(LENGTHS))
     )
-
-    model: Any = make_model(architecture, getattr(torch, dtype))
-    norm = dissect(model).norm
-    assert norm is not None
-    mixture = architecture in MIXTURES
-    tolerance = tolerance_for([dtype], median=mixture)
-    ours, reference = [], []
-    for sample in reader:
-        ids = torch.from_numpy(sample.input_ids.astype(np.int64))[None]
-        with torch.inference_mode():
-            hidden = model(input_ids=ids, output_hidden_states=True, use_cache=False).hidden_states
-            stored = [torch.from_numpy(sample.tap(tap)) for tap in taps]
-            if taps[-1] == BLOCKS:
-                stored[-1] = norm(stored[-1].to(model.dtype)).float()
-            expected = [hidden[tap][0].float() for tap in taps]
-            if final_state != "none":
-                final = torch.from_numpy(sample.final_float32())
-                stored.append(norm(final.to(model.dtype)).float() if final_state == "pre" else final)
-                expected.append(hidden[BLOCKS][0].float())
-        ours.append(torch.stack(stored, dim=1).numpy())
-        reference.append(torch.stack(expected, dim=1).numpy())
-        assert sample.raw_final is None or sample.final_norm == final_state
-    agreement = compare(np.concatenate(ours), np.concatenate(reference), median=mixture)
-    assert agreement.worst(tolerance) is None, agreement
+    median = architecture in MIXTURES
+    agreement = agreement_with(reader, make_model(architecture, getattr(torch, dtype)), median=median)
+    assert len(agreement.cosines) == len(taps) + (final_state != "none")
+    assert agreement.worst(tolerance_for([dtype], median=median)) is None, agreement
 
 
 def test_announcement_describes_the_file(tmp_path: Path) -> None:
     run = tiny_run(tmp_path)
     spool = run.spool()
     with run.extractor(spool) as (extractor, _):
-        upload = _extract(extractor, run.manifests[2])
+        upload = extract(extractor, run.manifests[2])
     path = spool.resolve(upload.path)
     assert upload.batch == run.manifests[2]
     assert upload.spool == "tiny"
@@ -127,7 +82,7 @@ def test_file_holds_what_was_planned(tmp_path: Path) -> None:
     run = tiny_run(tmp_path)
     spool = run.spool()
     with run.extractor(spool) as (extractor, service), service.use(run.run_id) as served:
-        upload = _extract(extractor, run.manifests[1])
+        upload = extract(extractor, run.manifests[1])
         planned = served.tokens.batch(1)
     file = read_file(spool.resolve(upload.path))
     for name, expected in (
@@ -158,7 +113,7 @@ def test_bytes_are_the_same_every_time(tmp_path: Path) -> None:
     files = []
     for _ in range(2):
         with run.extractor(spool) as (extractor, _):
-            files.append(spool.resolve(_extract(extractor, run.manifests[0]).path))
+            files.append(spool.resolve(extract(extractor, run.manifests[0]).path))
     assert files[0] != files[1]
     assert files[0].read_bytes() == files[1].read_bytes()
 
@@ -169,13 +124,13 @@ def test_jobs_in_flight_do_not_mix(tmp_path: Path) -> None:
     spool = run.spool()
     uploads: dict[int, UploadFile] = {}
     with run.extractor(spool) as (extractor, _):
-        alone = {message.batch_id: _extract(extractor, message) for message in run.manifests}
+        alone = {message.batch_id: extract(extractor, message) for message in run.manifests}
         waiting = list(run.manifests)
 
         def work() -> None:
             while waiting:
                 message = waiting.pop()
-                uploads[message.batch_id] = _extract(extractor, message)
+                uploads[message.batch_id] = extract(extractor, message)
 
         threads = [threading.Thread(target=work) for _ in range(4)]
         for thread in threads:
@@ -216,7 +171,7 @@ def test_samples_with_ids_beyond_the_vocabulary_are_set_aside(tmp_path: Path) ->
     # Drawn so that some samples have one and some have none.
     run = tiny_run(tmp_path, vocabulary=VOCABULARY + 2, lengths=LENGTHS[:30])
     with run.extractor() as (extractor, service), service.use(run.run_id) as served:
-        uploads = [_extract(extractor, message) for message in run.manifests]
+        uploads = [extract(extractor, message) for message in run.manifests]
         batches = [served.tokens.batch(message.batch_id) for message in run.manifests]
     reason, found = f"is not one of the model's {VOCABULARY} ids", 0
     for upload, batch in zip(uploads, batches, strict=True):
@@ -249,14 +204,14 @@ def test_manifest_that_is_not_the_plans_is_refused_and_quarantines_nothing(
     run = tiny_run(tmp_path)
     spool = run.spool()
     with run.extractor(spool) as (extractor, _), pytest.raises(PermanentError, match="batch"):
-        _extract(extractor, msgspec.structs.replace(run.manifests[0], **change))
+        extract(extractor, msgspec.structs.replace(run.manifests[0], **change))
     assert spool.usage().files == 0
 
 
 def test_sample_longer_than_the_models_positions_is_quarantined(tmp_path: Path) -> None:
     run = tiny_run(tmp_path, architecture="gpt2", lengths=np.array([300, 20, 10, 5]), micro_batch_tokens=40)
     with run.extractor() as (extractor, _):
-        uploads = [_extract(extractor, message) for message in run.manifests]
+        uploads = [extract(extractor, message) for message in run.manifests]
     notes = [upload for upload in uploads if "/quarantine/" in upload.key]
     assert [note.batch.longest for note in notes] == [300]
     note = msgspec.json.decode(run.spool().resolve(notes[0].path).read_bytes(), type=QuarantineNote)
@@ -267,7 +222,7 @@ def test_sample_longer_than_the_models_positions_is_quarantined(tmp_path: Path) 
 def test_a_guard_that_fails_once_fails_nothing(tmp_path: Path) -> None:
     run = tiny_run(tmp_path)
     with run.extractor() as (extractor, service), service.use(run.run_id) as served:
-        expected = _extract(extractor, run.manifests[0]).checksum
+        expected = extract(extractor, run.manifests[0]).checksum
         model = served.engine.model
         healthy, broken = model.forward, [True]
 
@@ -277,7 +232,7 @@ def test_a_guard_that_fails_once_fails_nothing(tmp_path: Path) -> None:
                 rows.hidden_states[3, 1, 5] = float("nan")
 
         model.forward = forward  # type: ignore[method-assign]
-        assert _extract(extractor, run.manifests[0]).checksum == expected
+        assert extract(extractor, run.manifests[0]).checksum == expected
 
 
 def test_failed_guard_is_quarantined_and_the_next_batch_goes_on(tmp_path: Path) -> None:
@@ -292,10 +247,10 @@ def test_failed_guard_is_quarantined_and_the_next_batch_goes_on(tmp_path: Path) 
             rows.hidden_states[-1, 1, 5] = float("nan")
 
         model.forward = forward  # type: ignore[method-assign]
-        first = _extract(extractor, run.manifests[0])
+        first = extract(extractor, run.manifests[0])
         _assert_quarantined(run, first, "tap 2 is not finite in 1 of")
         model.forward = healthy  # type: ignore[method-assign]
-        second = _extract(extractor, run.manifests[1])
+        second = extract(extractor, run.manifests[1])
     assert second.key == batch_key(run.run_id, 1)
     assert second.checksum == file_checksum(spool.resolve(second.path))
 
@@ -311,7 +266,7 @@ def test_nan_in_the_weights_quarantines_the_batches_that_meet_it(tmp_path: Path)
         with torch.no_grad():
             embeddings: Any = served.engine.model.parts.decoder
             embeddings.get_input_embeddings().weight[token] = float("nan")
-        uploads = [_extract(extractor, message) for message in run.manifests[:3]]
+        uploads = [extract(extractor, message) for message in run.manifests[:3]]
     assert ["/quarantine/" in upload.key for upload in uploads] == [token in met for met in ids[:3]]
     assert "is not finite in" in (uploads[1].report.guards or {})["reason"]
 
@@ -335,12 +290,29 @@ def test_disk_that_is_full_in_mid_file_costs_an_attempt_and_nothing_else(
     with run.extractor(spool) as (extractor, _):
         monkeypatch.setattr(os, "pwrite", full_after_the_first)
         with pytest.raises(TransientError, match="could not be written: No space left on device"):
-            _extract(extractor, message)
+            extract(extractor, message)
         usage = spool.usage()
         assert (usage.files, usage.part_bytes) == (0, 0)
         monkeypatch.setattr(os, "pwrite", healthy)
-        upload = _extract(extractor, message)
+        upload = extract(extractor, message)
     assert upload.checksum == file_checksum(spool.resolve(upload.path))
+
+
+def test_rows_taken_from_other_tokens_than_the_manifests_are_quarantined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tiny_run(tmp_path)
+    as_it_should_be = micro_batch.pack
+
+    def shifted(*arguments: Any) -> Any:
+        packed = as_it_should_be(*arguments)
+        return packed if packed.real is None else replace(packed, real=packed.real.roll(1))
+
+    monkeypatch.setattr(device_loop, "pack", shifted)
+    with run.extractor() as (extractor, _):
+        upload = extract(extractor, max(run.manifests, key=lambda manifest: manifest.samples))
+    _assert_quarantined(run, upload, "rows belong to other token ids than planned")
+    assert upload.report.failed_checks == {"ids": upload.batch.samples}
 
 
 def test_canary_notices_states_of_another_sample(tmp_path: Path) -> None:
@@ -350,7 +322,7 @@ def test_canary_notices_states_of_another_sample(tmp_path: Path) -> None:
         model = served.engine.model
         healthy = model.forward
         model.forward = lambda ids, rows: healthy(ids.roll(1, 0), rows)  # type: ignore[method-assign]
-        upload = _extract(extractor, max(run.manifests, key=lambda manifest: manifest.samples))
+        upload = extract(extractor, max(run.manifests, key=lambda manifest: manifest.samples))
     _assert_quarantined(run, upload, "is not what the model gives for it alone")
 
 
@@ -361,7 +333,7 @@ def test_canary_notices_rows_in_the_wrong_place_of_the_file(
     as_it_should_be = writer.raw_bytes
     monkeypatch.setattr(writer, "raw_bytes", lambda tensor: as_it_should_be(tensor.roll(1, 0)))
     with run.extractor() as (extractor, _):
-        upload = _extract(extractor, run.manifests[0])
+        upload = extract(extractor, run.manifests[0])
     _assert_quarantined(run, upload, "is not what the model gives for it alone")
 
 
@@ -378,30 +350,30 @@ def test_lost_device_ends_the_process(tmp_path: Path) -> None:
 
         served.engine.model.forward = forward  # type: ignore[method-assign]
         with pytest.raises(RuntimeError, match="illegal memory access"):
-            _extract(extractor, run.manifests[0])
+            extract(extractor, run.manifests[0])
     service.close()
     assert lost == [True]
 
 
 def test_full_spool_gives_the_job_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tiny_run(tmp_path)
-    monkeypatch.setattr(extract, "SPOOL_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(job, "SPOOL_WAIT_SECONDS", 0.0)
     # The smallest cap there is; filled but for a few bytes.
     spool = run.spool(cap_bytes=1 << 20)
     with run.extractor(spool) as (extractor, service):
         filler = spool.reserve("other", 0, "t0", (1 << 20) - 100)
         assert filler is not None
         with pytest.raises(GiveBack, match="no room"):
-            _extract(extractor, run.manifests[0])
+            extract(extractor, run.manifests[0])
         filler.discard()
-        assert _extract(extractor, run.manifests[0]).key == batch_key(run.run_id, 0)
+        assert extract(extractor, run.manifests[0]).key == batch_key(run.run_id, 0)
         assert service.served is not None
 
 
 def test_stopping_gives_back_a_job_that_waits_for_the_spool(tmp_path: Path) -> None:
     run = tiny_run(tmp_path)
     spool = run.spool(cap_bytes=1 << 20)
-    context = _context(run.run_id)
+    context = context_of(run.run_id)
     context.stopping.set()
     with run.extractor(spool) as (extractor, _):
         filler = spool.reserve("other", 0, "t0", (1 << 20) - 100)
@@ -413,7 +385,7 @@ def test_stopping_gives_back_a_job_that_waits_for_the_spool(tmp_path: Path) -> N
 def test_stopping_gives_back_a_job_that_waits_for_the_device(tmp_path: Path) -> None:
     run = tiny_run(tmp_path)
     spool = run.spool()
-    context = _context(run.run_id)
+    context = context_of(run.run_id)
     with run.extractor(spool) as (extractor, service), service.use(run.run_id) as served:
         raised: list[BaseException] = []
 
@@ -438,13 +410,13 @@ def test_job_of_another_run_is_given_back(tmp_path: Path) -> None:
         run.manifests[0], run_id="another-run", tokens=tokens_key("another-run")
     )
     with run.extractor() as (extractor, _), pytest.raises(GiveBack, match="another-run is not in service"):
-        _extract(extractor, message)
+        extract(extractor, message)
 
 
 def test_message_that_is_not_ours_is_refused(tmp_path: Path) -> None:
     run = tiny_run(tmp_path)
     with run.extractor() as (extractor, _), pytest.raises(PermanentError, match="version 99"):
-        extractor.extract_batch({"version": 99}, _context(run.run_id))
+        extractor.extract_batch({"version": 99}, context_of(run.run_id))
 
 
 def test_message_on_the_queue_of_another_run_or_of_other_tokens_is_refused(tmp_path: Path) -> None:
@@ -453,13 +425,13 @@ def test_message_on_the_queue_of_another_run_or_of_other_tokens_is_refused(tmp_p
     strayed = msgspec.structs.replace(run.manifests[0], run_id="other", tokens=tokens_key("other"))
     for message in (strayed, msgspec.structs.replace(run.manifests[0], tokens="../../etc/passwd")):
         with run.extractor(spool) as (extractor, _), pytest.raises(PermanentError, match="came on queue"):
-            extractor.extract_batch(msgspec.to_builtins(message), _context(run.run_id))
+            extractor.extract_batch(msgspec.to_builtins(message), context_of(run.run_id))
 
 
 def test_lost_job_leaves_no_file(tmp_path: Path) -> None:
     run = tiny_run(tmp_path)
     spool = run.spool()
-    context = _context(run.run_id)
+    context = context_of(run.run_id)
     with run.extractor(spool) as (extractor, _):
         extractor.extract_batch(msgspec.to_builtins(run.manifests[0]), context)
     assert spool.usage().files == 1

@@ -5,36 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
 
-from common.messages import ExtractBatch, UploadFile
-from common.queues import extract_queue_name
-from common.worker import JobContext
-from gpu_worker.extract import Extractor
+from common.messages import UploadFile
 from hiddenfeed.errors import DataError
 from hiddenfeed.layout import batch_key, quarantine_key, quarantine_note_key
 from hiddenfeed.proof import Proof, finish, prove
 from hiddenfeed.reader import RunReader
 from hiddenfeed.store.base import Store
 from hiddenfeed.verify import verify
-from tests.extraction import LENGTHS, TinyRun, read_file, tiny_run
+from tests.extraction import LENGTHS, TinyRun, extract, read_file, tiny_run
 from tests.tiny_models import VOCABULARY
 
 #: Drawn by no run here, as the ids are drawn below it; its embedding is made NaN.
 POISON = VOCABULARY - 1
-
-
-def _extract(extractor: Extractor, message: ExtractBatch) -> UploadFile:
-    context = JobContext(job_id="job", worker_name="tester", queue=extract_queue_name(message.run_id))
-    extractor.extract_batch(msgspec.to_builtins(message), context)
-    (request,) = context.follow_ups
-    assert isinstance(request.payload, UploadFile)
-    return request.payload
 
 
 def _poisoned_run(folder: Path, rows: set[int], lengths: Any = LENGTHS) -> TinyRun:
@@ -70,10 +58,8 @@ def _extract_all(run: TinyRun) -> list[UploadFile]:
         embedding = decoder.get_input_embeddings()
         with torch.no_grad():
             embedding.weight[POISON] = float("nan")
-        uploads = [_extract(extractor, message) for message in run.manifests]
-    for upload in uploads:
-        path = spool.resolve(upload.path)
-        run.store.put_file(upload.key, path, size_bytes=upload.size_bytes, checksum=upload.checksum)
+        uploads = [extract(extractor, message) for message in run.manifests]
+    run.store_files(uploads)
     assert spool.usage().part_bytes == 0
     return uploads
 

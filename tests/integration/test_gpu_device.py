@@ -8,19 +8,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 import torch
 
 from benchmarks import gpu_check
 from benchmarks.extraction_run import Scale
-from common.messages import UploadFile
-from common.queues import extract_queue_name
-from common.worker import JobContext
 from gpu_worker.agreement import compare, tolerance_for
 from hiddenfeed.errors import ConfigError
-from tests.extraction import ReadFile, TinyRun, read_file, tiny_run
+from tests.extraction import ReadFile, TinyRun, extract, read_file, tiny_run
 from tests.tiny_models import CONFIGS, MIXTURES
 
 #: Layers whose fast kernels are packages of their own: their fallback is tested on the CPU.
@@ -39,11 +35,8 @@ def _extract(run: TinyRun, device: str, batches: int = 3) -> list[bytes]:
     with run.extractor(spool, device) as (extractor, _):
         files = []
         for message in run.manifests[:batches]:
-            context = JobContext(job_id="job", worker_name="tester", queue=extract_queue_name(run.run_id))
-            report = extractor.extract_batch(msgspec.to_builtins(message), context)
-            upload = context.follow_ups[0].payload
-            assert isinstance(upload, UploadFile)
-            assert "reason" not in (report.guards or {}), report.guards
+            upload = extract(extractor, message)
+            assert "reason" not in (upload.report.guards or {}), upload.report.guards
             files.append(spool.resolve(upload.path).read_bytes())
     return files
 
@@ -90,7 +83,7 @@ def test_nothing_that_is_asked_of_a_gpu_waits_for_it(tmp_path: Path, monkeypatch
     run = tiny_run(tmp_path, dtype="bfloat16")
     with run.extractor(device="cuda") as (extractor, service), service.use(run.run_id) as served:
         loop: Any = served.engine.loop
-        ask, messages = loop._ask, [msgspec.to_builtins(message) for message in run.manifests[:2]]
+        ask = loop._ask
 
         def strict(*arguments: Any) -> Any:
             torch.cuda.set_sync_debug_mode("error")
@@ -99,12 +92,11 @@ def test_nothing_that_is_asked_of_a_gpu_waits_for_it(tmp_path: Path, monkeypatch
             finally:
                 torch.cuda.set_sync_debug_mode("default")
 
-        for number, message in enumerate(messages):
+        for number, message in enumerate(run.manifests[:2]):
             # Libraries are set up with the first batch.
             if number:
                 monkeypatch.setattr(loop, "_ask", strict)
-            context = JobContext(job_id="job", worker_name="tester", queue=extract_queue_name(run.run_id))
-            report = extractor.extract_batch(message, context)
+            report = extract(extractor, message).report
             assert "reason" not in (report.guards or {}), report.guards
 
 
@@ -124,8 +116,7 @@ def test_memory_of_a_gpu_that_runs_out_is_answered_by_halving(
             healthy(ids, rows)
 
         monkeypatch.setattr(model, "forward", hungry)
-        context = JobContext(job_id="job", worker_name="tester", queue=extract_queue_name(run.run_id))
-        report = extractor.extract_batch(msgspec.to_builtins(run.manifests[0]), context)
+        report = extract(extractor, run.manifests[0]).report
         limit = served.engine.loop.limit
     assert report.halvings
     assert limit is not None

@@ -45,6 +45,29 @@ def test_same_model_and_taps_are_not_loaded_again(tmp_path: Path) -> None:
     service.close()
 
 
+def test_what_is_kept_is_said_at_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = tiny_run(tmp_path, taps=(1, 4))
+    service = run.service()
+    with caplog.at_level("INFO", logger="hiddenfeed"):
+        service.prepare(run.run_id)
+    service.close()
+    (said,) = [record for record in caplog.records if record.getMessage() == "run in service"]
+    assert vars(said)["hiddenfeed_fields"]["keeps"] == run.document.taps_meaning
+    assert run.document.taps_meaning.startswith(
+        "states after 1, 4 of 4 blocks, in this order; 4 = after the last"
+    )
+
+
+def test_a_run_without_batches_is_refused(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path)
+    plan = msgspec.structs.replace(run.document.plan, batches=0)
+    run.store.write(
+        run_document_key(run.run_id), msgspec.json.encode(msgspec.structs.replace(run.document, plan=plan))
+    )
+    with pytest.raises(ConfigError, match=f"run {run.run_id} has no batches"):
+        run.service().prepare(run.run_id)
+
+
 def test_head_and_vision_tower_are_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tiny_run(tmp_path, architecture="gemma3_multimodal", taps=(1, 2))
     loaded: list[weakref.ref[nn.Module]] = []

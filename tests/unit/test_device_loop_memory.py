@@ -10,17 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from common.messages import UploadFile
-from common.queues import extract_queue_name
-from common.worker import JobContext
 from gpu_worker.device_loop import is_device_lost
-from gpu_worker.extract import Extractor
 from gpu_worker.host_ring import RowShape, Slot
 from gpu_worker.micro_batch import canary_sample, pack, split
 from gpu_worker.tokens import TokenBatch
 from hiddenfeed.errors import TransientError
 from hiddenfeed.proof import QuarantineNote
-from tests.extraction import TinyRun, read_file, tiny_run
+from tests.extraction import extract, read_file, tiny_run
 
 
 class SmallMemory:
@@ -39,14 +35,6 @@ class SmallMemory:
         self._forward(ids, rows)
 
 
-def _extract(extractor: Extractor, run: TinyRun, batch_id: int) -> UploadFile:
-    context = JobContext(job_id="job", worker_name="tester", queue=extract_queue_name(run.run_id))
-    extractor.extract_batch(msgspec.to_builtins(run.manifests[batch_id]), context)
-    payload = context.follow_ups[0].payload
-    assert isinstance(payload, UploadFile)
-    return payload
-
-
 @pytest.mark.parametrize(
     "error",
     [
@@ -60,22 +48,22 @@ def test_halved_batches_hold_the_same_states(tmp_path: Path, error: RuntimeError
     run = tiny_run(tmp_path, lengths=np.full(24, 20), micro_batch_tokens=160)
     spool = run.spool()
     with run.extractor(spool) as (extractor, service), service.use(run.run_id) as served:
-        upload = _extract(extractor, run, 0)
+        upload = extract(extractor, run.manifests[0])
         assert not upload.report.halvings
         whole = read_file(spool.resolve(upload.path))
         memory = SmallMemory(served.engine.model, limit=45, error=error)
-        upload = _extract(extractor, run, 0)
+        upload = extract(extractor, run.manifests[0])
         halved = read_file(spool.resolve(upload.path))
         sizes = [rows * length for rows, length in memory.asked]
         assert sizes[0] > 45
         assert sizes[1] <= sizes[0] // 2
         assert upload.report.halvings == sum(size > 45 for size in sizes)
         again = len(memory.asked)
-        _extract(extractor, run, 1)
+        extract(extractor, run.manifests[1])
         # What does not fit is remembered: nothing is tried in vain any more.
         assert all(rows * length <= 45 for rows, length in memory.asked[again:])
         # And the same batch has the same bytes, although this time nothing had to be halved.
-        upload = _extract(extractor, run, 0)
+        upload = extract(extractor, run.manifests[0])
         assert not upload.report.halvings
         assert spool.resolve(upload.path).read_bytes() == halved.data
     np.testing.assert_allclose(halved.states, whole.states, rtol=1e-4, atol=1e-4)
@@ -87,11 +75,30 @@ def test_sample_that_does_not_fit_alone_is_quarantined_and_named(tmp_path: Path)
     spool = run.spool()
     with run.extractor(spool) as (extractor, service), service.use(run.run_id) as served:
         SmallMemory(served.engine.model, limit=50)
-        uploads = [_extract(extractor, run, batch_id) for batch_id in range(len(run.manifests))]
+        uploads = [extract(extractor, run.manifests[batch_id]) for batch_id in range(len(run.manifests))]
     notes = [upload for upload in uploads if upload.path.endswith(".json")]
     assert [upload.batch.longest for upload in notes] == [60]
     note = msgspec.json.decode(spool.resolve(notes[0].path).read_bytes(), type=QuarantineNote)
     assert note.reason == "the sample in source row 0, 60 tokens, does not fit into the memory of cpu"
+
+
+def test_a_check_that_does_not_fit_quarantines_what_could_not_be_checked(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path, lengths=np.full(24, 20), micro_batch_tokens=160)
+    spool = run.spool()
+    with run.extractor(spool) as (extractor, service), service.use(run.run_id) as served:
+        healthy = served.engine.model.forward
+
+        def forward(ids: torch.Tensor, rows: Any) -> None:
+            # The canary alone is a sample by itself here.
+            if len(ids) == 1:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            healthy(ids, rows)
+
+        served.engine.model.forward = forward  # type: ignore[method-assign]
+        upload = extract(extractor, run.manifests[0])
+    assert "/quarantine/" in upload.key
+    assert upload.report.guards == {"reason": "20 tokens do not fit into the memory of cpu"}
+    assert upload.report.failed_checks == {"memory": upload.batch.samples}
 
 
 def test_memory_that_ran_out_is_no_device_that_is_lost() -> None:
@@ -117,10 +124,10 @@ def test_other_errors_of_the_model_are_not_taken_for_memory(tmp_path: Path) -> N
 
         served.engine.model.forward = forward  # type: ignore[method-assign]
         with pytest.raises(RuntimeError, match="illegal memory access"):
-            _extract(extractor, run, 0)
+            extract(extractor, run.manifests[0])
         # The host buffer came back, and so did the turn: the next job does not hang.
         del served.engine.model.forward
-        assert _extract(extractor, run, 0).path
+        assert extract(extractor, run.manifests[0]).path
     assert run.spool().usage().part_bytes == 0
 
 

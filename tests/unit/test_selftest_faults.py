@@ -124,6 +124,33 @@ def test_weights_that_are_not_finite() -> None:
         _run(dissect(model), Selection((1, 2)))
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_model_whose_code_raises_is_one_sentence(whole: bool) -> None:
+    """Whole, or only as we run it: without its last blocks and its norm."""
+    parts = dissect(make_model("llama"))
+
+    def fault(module: Any, *arguments: Any) -> None:
+        raise KeyError("a part\n that is gone")
+
+    if whole:
+        parts.blocks[0].register_forward_pre_hook(fault)
+    reason = "^model of the test cannot be run as hiddenfeed does: .*a part.* that is gone"
+    with pytest.raises(ConfigError, match=reason) as caught:
+        _run(parts, Selection((1,)), forward=lambda model: fault)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_whose_blocks_hand_over_something_else_is_refused() -> None:
+    def narrow(model: TapModel) -> Any:
+        model.parts.blocks[0].register_forward_hook(
+            lambda module, given, state: state[..., :-1], prepend=True
+        )
+        return model.hidden_size
+
+    with pytest.raises(ConfigError, match=r"shape \[3, 40, 31\] where \[batch, tokens, 32\] was expected"):
+        _run(dissect(make_model("llama")), Selection((1,)), hidden_size=narrow)
+
+
 def test_state_too_large_for_the_stored_dtype() -> None:
     """float16 ends at 65504: states beyond it must not be stored as infinite."""
     model = make_model("llama")

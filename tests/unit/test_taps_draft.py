@@ -48,7 +48,10 @@ def test_ids_are_read_as_their_trainer_numbers_them(
         ({"target_layer_ids": []}, "not a list of layer numbers"),
         ({"target_layer_ids": [1, "2"]}, "not a list of layer numbers"),
         ({"target_layer_ids": [True]}, "not a list of layer numbers"),
-        ({"target_layer_ids": [36]}, "names layer 36"),
+        (
+            {"target_layer_ids": [36]},
+            r"names layer 36, .* taps are 0\.\.36 .* blocks:0\.\.35 .* vllm:0\.\.36, hf:0\.\.35",
+        ),
         ({"target_layer_ids": [-2, 3]}, "names layer -2"),
         ({"target_layer_ids": [3, 3]}, "more than once"),
         ({"target_layer_ids": [1], "num_target_layers": 28}, "made for a model of 28 blocks"),

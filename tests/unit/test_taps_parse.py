@@ -96,6 +96,16 @@ def test_what_cannot_be_is_refused_with_the_reason(spec: str, num_blocks: int, r
         parse_taps(spec, num_blocks)
 
 
+@pytest.mark.parametrize("spec", ["31", "-1", "2,2", "blocks:30", "blocks:3,3", "vllm:31", "hf:-1", "hf:31"])
+def test_a_number_that_cannot_be_is_refused_with_the_range_and_what_others_call_it(spec: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse_taps(spec, 30)
+    said = str(refused.value)
+    assert said.startswith(f"taps {spec!r}")
+    assert "taps are 0..30 (states after that many blocks)" in said
+    assert "which is blocks:0..29 for taps 1..30, vllm:0..30, hf:0..29" in said
+
+
 def _taps_or_reason(spec: str, num_blocks: int) -> tuple[tuple[int, ...], str]:
     try:
         return parse_taps(spec, num_blocks).taps, ""

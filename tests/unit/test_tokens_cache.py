@@ -174,6 +174,17 @@ def test_manifest_that_promises_something_else(
     opened.close()
 
 
+def test_a_file_of_another_number_of_batches_is_refused(
+    tmp_path: Path, store: CountingStore, planned: Any
+) -> None:
+    document, manifests = planned
+    fewer = msgspec.structs.replace(document.plan, batches=len(manifests) - 1)
+    other = msgspec.structs.replace(document, plan=fewer)
+    reason = rf"holds {len(manifests)} batches and the run {len(manifests) - 1}$"
+    with pytest.raises(DataError, match=reason):
+        TokenCache(tmp_path / "cache").open(store, other)
+
+
 def _file(path: Path, **columns: list[Any]) -> TokenFile:
     table = {
         "sample_id": ["a", "b", "c"],
@@ -182,8 +193,10 @@ def _file(path: Path, **columns: list[Any]) -> TokenFile:
         "loss_mask": [[1, 0], [1], [0]],
         "micro_batch": [0, 0, 1],
     } | columns
+    # Of the same types, though another program may not have said that nothing is missing.
+    schema = pa.schema([pa.field(column.name, column.type) for column in TOKENS_SCHEMA])
     sink = io.BytesIO()
-    pq.write_table(pa.table(table, schema=TOKENS_SCHEMA), sink)
+    pq.write_table(pa.table(table, schema=schema), sink)
     path.write_bytes(sink.getvalue())
     return TokenFile(path)
 
@@ -196,6 +209,8 @@ def _file(path: Path, **columns: list[Any]) -> TokenFile:
         ({"micro_batch": [1, 1, 2]}, "not ordered by micro-batch"),
         ({"input_ids": [[1, 2], [], [4]], "loss_mask": [[1, 0], [], [0]]}, "a sample has no tokens"),
         ({"loss_mask": [[1], [1, 1], [0]]}, "not one mask entry per token"),
+        ({"loss_mask": [[1, 0], None, [0]]}, "is empty or has rows with missing values"),
+        ({"source_row": [0, None, 2]}, "is empty or has rows with missing values"),
     ],
 )
 def test_rows_that_make_no_batch(tmp_path: Path, columns: dict[str, list[Any]], reason: str) -> None:
