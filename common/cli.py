@@ -13,7 +13,8 @@ import msgspec
 
 from common.settings.resolve import Resolved, add_flags, resolve
 from hiddenfeed.errors import HiddenfeedError
-from hiddenfeed.shell import exit_code_of
+from hiddenfeed.shell import Parser, exit_code_of
+from hiddenfeed.words import nearest_text
 
 #: A command's body: gets its settings and the parsed arguments that are not settings; returns the exit code.
 Body = Callable[[Resolved, argparse.Namespace], int]
@@ -39,7 +40,7 @@ class Command:
         """
         self._complete = complete
         self.prog, self.summary, self.groups, self.body = prog, summary, tuple(groups), body
-        self.parser = argparse.ArgumentParser(
+        self.parser = Parser(
             prog=prog,
             description=summary,
             epilog=epilog,
@@ -75,11 +76,16 @@ def dispatch(prog: str, summary: str, commands: Sequence[Command], arguments: Se
     if arguments and arguments[0] in by_name:
         return by_name[arguments[0]].run(arguments[1:])
     stream = sys.stdout if arguments and arguments[0] in ("-h", "--help") else sys.stderr
-    print(f"usage: {prog} COMMAND [--help]\n\n{summary}\n\ncommands:", file=stream)
+    print(
+        f"usage: {prog} COMMAND [--help]\n\n{summary} COMMAND --help says more of each.\n\ncommands:",
+        file=stream,
+    )
     for name, command in by_name.items():
         print(f"  {name:12} {command.summary.splitlines()[0]}", file=stream)
     if stream is sys.stderr and arguments:
-        print(f"\nerror: unknown command {arguments[0]!r}", file=sys.stderr)
+        print(
+            f"\nerror: unknown command {arguments[0]!r}{nearest_text(arguments[0], by_name)}", file=sys.stderr
+        )
     return 0 if stream is sys.stdout else 2
 
 

@@ -15,7 +15,7 @@ from hiddenfeed.options import StoreOptions
 from hiddenfeed.reader import RunReader, split_run_url
 from hiddenfeed.report import list_lines, run_lines, sample_lines, tidy_lines, verification_lines
 from hiddenfeed.run_list import list_runs
-from hiddenfeed.shell import exit_code_of
+from hiddenfeed.shell import Parser, exit_code_of
 from hiddenfeed.skipped import count_reasons
 from hiddenfeed.store import Store, open_store
 from hiddenfeed.store_flags import add_store_flags, store_options
@@ -23,6 +23,20 @@ from hiddenfeed.tidy import find_strays, remove
 from hiddenfeed.verify import verify
 
 _TOKENS_SHOWN = 20
+_EXAMPLES = """\
+COMMAND --help says more of each. Exit codes: 0 it is so, 2 a setting is wrong, 65 the run is not complete or something
+in it is not as it should be, 75 the store is away.
+
+examples:
+  hiddenfeed show s3://my-bucket/states                                          # the runs there
+  hiddenfeed verify s3://my-bucket/states/my-run-0123456789ab --deep             # every byte is read
+  hiddenfeed sample s3://my-bucket/states/my-run-0123456789ab --position 0
+  hiddenfeed show /data/states --json
+"""
+_URL_HELP = {
+    "": "the run: s3://bucket/prefix/<run id>, or its folder",
+    "show": "a run (s3://bucket/prefix/<run id>, or its folder), or the root of several",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,23 +46,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="hiddenfeed",
         description="Look at runs of hidden states in a folder or in S3.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for name, body, text in (
         ("verify", _verify, "prove from the store alone that a run is complete"),
-        ("show", _show, "a run: what it is, how far it is, where its files are; or all runs of a store"),
-        ("sample", _sample, "one sample: its tokens, its mask, and the norms of its states"),
-        ("tidy", _tidy, "what lies among a run's batches and does not belong there, which no proof allows"),
+        (
+            "show",
+            _show,
+            "say what a run is, how far it is and where its files are, or list the runs of a store",
+        ),
+        ("sample", _sample, "print one sample: its tokens, its loss mask, and the norms of its states"),
+        (
+            "tidy",
+            _tidy,
+            "list what lies among a run's batches and is not of the run, and so keeps it from being proven",
+        ),
     ):
         command = commands.add_parser(
             name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False
         )
         command.set_defaults(body=body)
-        command.add_argument("url", metavar="URL", help="s3://bucket/prefix/<run id> or a folder")
+        command.add_argument("url", metavar="URL", help=_URL_HELP.get(name, _URL_HELP[""]))
         if name == "verify":
             command.add_argument(
                 "--deep", action="store_true", help="read every file and check every tensor's checksum"
@@ -57,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument(
                 "--remove",
                 action="store_true",
-                help="delete it; a batch whose file or note goes is extracted again by `python -m producer wait`",
+                help="delete what is listed; a batch whose file or note goes is extracted again by `python -m producer wait`",
             )
             command.add_argument(
                 "--deep", action="store_true", help="read every byte of the batch files, too"
@@ -68,10 +92,12 @@ def _parser() -> argparse.ArgumentParser:
                 "--position", type=int, metavar="N", help="its position in the run, in place of its id"
             )
             command.add_argument(
-                "--all", action="store_true", help=f"all tokens, not only the first {_TOKENS_SHOWN}"
+                "--all", action="store_true", help=f"print all tokens, not only the first {_TOKENS_SHOWN}"
             )
         if name != "sample":
-            command.add_argument("--json", action="store_true", help="one JSON document in place of text")
+            command.add_argument(
+                "--json", action="store_true", help="print one JSON document in place of text"
+            )
         add_store_flags(command)
     return parser
 

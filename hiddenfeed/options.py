@@ -18,15 +18,22 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """S3 client settings; a directory store needs none of them."""
 
     s3_endpoint: Annotated[
-        str | None, Meta(description="S3 endpoint, e.g. http://127.0.0.1:8333; AWS when not set")
+        str | None,
+        Meta(
+            description="S3 endpoint, e.g. http://127.0.0.1:8333; AWS when not set", extra={"metavar": "url"}
+        ),
     ] = None
-    s3_region: Annotated[str, Meta(description="S3 region")] = "us-east-1"
+    s3_region: Annotated[str, Meta(description="S3 region", extra={"metavar": "region"})] = "us-east-1"
     s3_profile: Annotated[
-        str | None, Meta(description="AWS profile; the default credential chain when not set")
+        str | None,
+        Meta(description="AWS profile; the default credential chain when not set", extra={"metavar": "name"}),
     ] = None
     s3_role_arn: Annotated[
         str | None,
-        Meta(description="role to assume with those credentials; renewed before it expires"),
+        Meta(
+            description="role to assume with those credentials; renewed before it expires",
+            extra={"metavar": "arn"},
+        ),
     ] = None
     s3_addressing: Annotated[
         Literal["auto", "path", "virtual"],
@@ -48,22 +55,32 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ] = False
     s3_storage_class: Annotated[
         str | None,
-        Meta(description="storage class of new objects, e.g. STANDARD_IA; the bucket's when not set"),
+        Meta(
+            description="storage class of new objects, e.g. STANDARD_IA; the bucket's when not set",
+            extra={"metavar": "class"},
+        ),
     ] = None
     s3_encryption: Annotated[
         Literal["default", "AES256", "aws:kms", "aws:kms:dsse"],
         Meta(description="encryption of new objects by the store; default is the bucket's"),
     ] = "default"
     s3_kms_key: Annotated[
-        str | None, Meta(description="key of --s3-encryption aws:kms; the account's own when not set")
+        str | None,
+        Meta(
+            description="key of --s3-encryption aws:kms; the account's own when not set",
+            extra={"metavar": "key"},
+        ),
     ] = None
-    s3_tags: Annotated[str | None, Meta(description="tags of new objects, e.g. team=speech&keep=90d")] = None
+    s3_tags: Annotated[
+        str | None,
+        Meta(description="tags of new objects, e.g. team=speech&keep=90d", extra={"metavar": "tags"}),
+    ] = None
     s3_requester_pays: Annotated[bool, Meta(description="accept to pay for requests to another's bucket")] = (
         False
     )
-    s3_ca_bundle: Annotated[str | None, Meta(description="file of CA certificates for the S3 endpoint")] = (
-        None
-    )
+    s3_ca_bundle: Annotated[
+        str | None, Meta(description="file of CA certificates for the S3 endpoint", extra={"metavar": "file"})
+    ] = None
     s3_connect_timeout_seconds: Annotated[
         float,
         Meta(

@@ -8,12 +8,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import msgspec
 
-from hiddenfeed.errors import ConfigError
 from hiddenfeed.options import StoreOptions
+from hiddenfeed.setting_type import NOT_SET, SettingType, setting_type
 
 ENVIRONMENT_PREFIX = "HIDDENFEED_"
 
@@ -21,9 +21,8 @@ ENVIRONMENT_PREFIX = "HIDDENFEED_"
 @dataclass(frozen=True)
 class _Option:
     name: str
-    type: Any
+    type: SettingType
     default: Any
-    help: str
 
     @property
     def flag(self) -> str:
@@ -36,29 +35,32 @@ class _Option:
 
 def add_store_flags(parser: argparse.ArgumentParser) -> None:
     """Give `parser` a flag for every option that reading needs."""
-    section = parser.add_argument_group("S3", "credentials come from where AWS tools look for them")
+    section = parser.add_argument_group(
+        "S3",
+        "credentials come from where AWS's own tools look: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or the "
+        "machine's role",
+    )
     for option in _options():
-        shown = "not set" if option.default is None else option.default
-        text = f"{option.help} (default {shown}; {option.environment})".replace("%", "%%")
-        section.add_argument(option.flag, default=None, metavar="VALUE", help=text)
+        shown = option.type.shown(option.default)
+        note = f"{NOT_SET} by default" if shown == NOT_SET else f"default {shown}"
+        text = f"{option.type.help} ({note}; {option.environment})"
+        section.add_argument(
+            option.flag, default=None, metavar=option.type.metavar, help=text.replace("%", "%%")
+        )
 
 
 def store_options(flags: argparse.Namespace, environ: Mapping[str, str]) -> StoreOptions:
     """Flag, else environment (set but empty counts as not set), else default.
 
-    Raises ConfigError naming the flag or variable that is wrong.
+    Raises ConfigError naming the flag or variable that is wrong, and what it takes.
     """
     values = {}
     for option in _options():
-        raw, source = getattr(flags, option.name, None), option.flag
+        raw, named = getattr(flags, option.name, None), option.flag
         if raw is None:
-            raw, source = environ.get(option.environment) or None, option.environment
-        if raw is None:
-            continue
-        try:
-            values[option.name] = msgspec.convert(raw, option.type, strict=False)
-        except msgspec.ValidationError as error:
-            raise ConfigError(f"{source}: {raw!r} cannot be used: {error}") from None
+            raw, named = environ.get(option.environment) or None, option.environment
+        if raw is not None:
+            values[option.name] = option.type.value(raw, named)
     return StoreOptions(**values)
 
 
@@ -68,8 +70,6 @@ def environment_options(environ: Mapping[str, str]) -> StoreOptions:
 
 
 def _options() -> Iterator[_Option]:
-    hints = get_type_hints(StoreOptions, include_extras=True)
     for field in msgspec.structs.fields(StoreOptions):
-        meta = next(part for part in get_args(hints[field.name]) if isinstance(part, msgspec.Meta))
         if field.name.startswith("s3_"):
-            yield _Option(field.name, hints[field.name], field.default, meta.description or "")
+            yield _Option(field.name, setting_type(field.type), field.default)

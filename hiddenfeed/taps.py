@@ -14,6 +14,7 @@ from pathlib import Path
 
 from hiddenfeed.draft_config import draft_layers
 from hiddenfeed.errors import ConfigError
+from hiddenfeed.words import nearest_text
 
 DFLASH_DEFAULT_TAPS = 5
 _NUMBER = re.compile(r"-?\d{1,9}")
@@ -74,7 +75,7 @@ def parse_taps(spec: str, num_blocks: int) -> Taps:
         return _from_ids(spec, _ids(spec, name), "", num_blocks)
     raise ConfigError(
         f"taps {spec!r} are not understood: give numbers like 0,15,30, or blocks:…, vllm:…, hf:…, "
-        "eagle3, dflash, dflash:K or draft:PATH"
+        f"eagle3, dflash, dflash:K or draft:PATH{nearest_text(name, _WORDS)}"
     )
 
 
@@ -183,6 +184,10 @@ def _from_draft(spec: str, path: str, num_blocks: int) -> Taps:
 
 
 _PRESETS: dict[str, Callable[[str, str, int], Taps]] = {"eagle3": _eagle3, "dflash": _dflash}
+
+
+#: Every word that a specification may begin with.
+_WORDS = (*_PRESETS, *filter(None, _CONVENTIONS), "draft")
 
 
 def _ranges(num_blocks: int) -> str:

@@ -1,6 +1,9 @@
-"""Numbers as people read them, the same everywhere: binary sizes, durations, rates, one and many."""
+"""Words for people, the same everywhere: binary sizes, durations, rates, one and many, what was meant."""
 
 from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -35,3 +38,10 @@ def duration_text(seconds: float | None) -> str:
 def count_text(number: int, one: str, many: str | None = None) -> str:
     """`1 file`, `2,000 files`; `many` is `one` with an s when not given."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def nearest_text(given: str, known: Iterable[str]) -> str:
+    """`; did you mean last-turn?` for the known word most like `given`, capitals aside; "" if none is like it."""
+    folded = {word.lower(): word for word in known}
+    found = difflib.get_close_matches(given.strip().lower(), folded, n=1)
+    return f"; did you mean {folded[found[0]]}?" if found else ""

@@ -82,6 +82,6 @@ class Control:
 def settings_offered() -> list[dict[str, str]]:
     """Name, help and unit of what can be set, for the page."""
     return [
-        {"name": name, "help": setting.help, "unit": setting.unit or ""}
+        {"name": name, "help": setting.help, "unit": setting.type.unit or ""}
         for name, setting in sorted(live_settings().items())
     ]

@@ -6,9 +6,10 @@ import argparse
 from dataclasses import dataclass
 
 from common.settings.catalogue import DataSettings, ExtractSettings, ForecastSettings, PlanSettings
-from common.settings.resolve import Resolved, parse_size
+from common.settings.resolve import Resolved
 from hiddenfeed.errors import ConfigError
 from hiddenfeed.options import StoreOptions
+from hiddenfeed.sizes import parse_size
 from hiddenfeed.taps import parse_taps
 from producer.bootstrap import open_console
 from producer.forecast import Machines, load_of_numbers, load_of_plan, mean_tokens
@@ -37,17 +38,27 @@ class Numbers:
 def add_numbers(parser: argparse.ArgumentParser) -> None:
     """The flags of `plan` that are no settings."""
     parser.add_argument(
-        "--dry-run", action="store_true", help="says that nothing is to be stored, which `plan` never does"
+        "--dry-run", action="store_true", help="changes nothing: `plan` never stores anything"
     )
-    section = parser.add_argument_group("without data", "two of the first three, in place of --data")
+    section = parser.add_argument_group(
+        "without data", "two of --samples, --mean-tokens and --total-bytes, in place of --data"
+    )
     section.add_argument("--samples", metavar="N", type=int, help="number of conversations")
     section.add_argument("--mean-tokens", metavar="TOKENS", type=float, help="tokens of each, on average")
     section.add_argument("--total-bytes", metavar="BYTES", help="size of all batch files, e.g. 950GB")
     section.add_argument(
-        "--hidden-size", metavar="H", type=int, default=5120, help="of the model, if --model is not given"
+        "--hidden-size",
+        metavar="H",
+        type=int,
+        default=5120,
+        help="width of the model's states, if --model is not given (default %(default)s)",
     )
     section.add_argument(
-        "--blocks", metavar="N", type=int, default=64, help="of the model, if --model is not given"
+        "--blocks",
+        metavar="N",
+        type=int,
+        default=64,
+        help="decoder blocks of the model, if --model is not given (default %(default)s)",
     )
 
 
@@ -108,15 +119,17 @@ def _numbers(arguments: argparse.Namespace) -> Numbers:
     """The numbers checked; raises ConfigError."""
     try:
         total = None if arguments.total_bytes is None else parse_size(arguments.total_bytes)
-    except ValueError as error:
-        raise ConfigError(f"--total-bytes {arguments.total_bytes!r}: {error}") from None
+    except ValueError:
+        raise ConfigError(
+            f"--total-bytes {arguments.total_bytes!r} cannot be used: it takes a size such as 950GB"
+        ) from None
     numbers = Numbers(
         arguments.samples, arguments.mean_tokens, total, arguments.hidden_size, arguments.blocks
     )
     for name in ("samples", "mean_tokens", "total_bytes", "hidden_size", "blocks"):
         value = getattr(numbers, name)
         if value is not None and not 1 <= value < 1e18:
-            raise ConfigError(f"--{name.replace('_', '-')} {value} is not a number above 0")
+            raise ConfigError(f"--{name.replace('_', '-')} {value} cannot be used: it takes a number above 0")
     if (numbers.samples, numbers.mean_tokens, numbers.total_bytes).count(None) > 1:
         raise ConfigError(
             "a plan without data needs two of --samples, --mean-tokens and --total-bytes; with data, give --data and --model"

@@ -19,8 +19,10 @@ Every process of the fleet takes the new value within three seconds, whatever it
 Without NAME=VALUE, lists what can be changed and what is set now. NAME= lets every process use its
 own value again.
 
-example:
-  python -m producer set upload_parallelism=500
+examples:
+  python -m producer set                                                # what can be set, and what is
+  python -m producer set upload_parallelism=500 spool_cap_bytes=200GB
+  python -m producer set upload_parallelism=                            # each process its own again
 """
 
 
@@ -57,7 +59,7 @@ def set_settings(settings: Resolved, arguments: argparse.Namespace) -> int:
 def _shown(setting: Setting, raw: str) -> str:
     """A live value for people, also one that every process ignores."""
     try:
-        return shown_value(setting, parse_value(setting, raw, f"live {setting.name}"))
+        return shown_value(setting, parse_value(setting, raw, setting.name))
     except ConfigError:
         return f"{raw[:20]!r} (ignored)"
 

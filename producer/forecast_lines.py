@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from common.settings.resolve import shown_size
 from hiddenfeed.batch_layout import bytes_per_token
 from hiddenfeed.options import StoreOptions
+from hiddenfeed.sizes import shown_size
 from hiddenfeed.words import duration_text, size_text
 from producer.forecast import DOCUMENTS, Load, Machines, forecast, put_requests
 from producer.plan import Plan

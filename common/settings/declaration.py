@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from msgspec import inspect
+
+from hiddenfeed.setting_type import SettingType, setting_type
 
 ENVIRONMENT_PREFIX = "HIDDENFEED_"
 
@@ -19,15 +20,8 @@ class Setting:
     name: str
     group: type[msgspec.Struct]
     default: Any
-    help: str
-    unit: str | None
-    live: bool
-    secret: bool
-    required: bool
-    #: What the value is converted to, with its limits.
-    type: Any
-    kind: str
-    choices: tuple[str, ...]
+    #: What the value may be.
+    type: SettingType
 
     @property
     def flag(self) -> str:
@@ -39,51 +33,28 @@ class Setting:
         """`HIDDENFEED_UPLOAD_PARALLELISM`"""
         return ENVIRONMENT_PREFIX + self.name.upper()
 
+    @property
+    def help(self) -> str:
+        """What it is, without its default and limits."""
+        return self.type.help
+
+    @property
+    def live(self) -> bool:
+        """True if it can be changed while processes run."""
+        return bool(self.type.extra.get("live"))
+
+    @property
+    def secret(self) -> bool:
+        """True if its value is never shown."""
+        return bool(self.type.extra.get("secret"))
+
+    @property
+    def required(self) -> bool:
+        """True if there is no default that would do."""
+        return bool(self.type.extra.get("required"))
+
 
 def settings_of(group: type[msgspec.Struct]) -> Iterator[Setting]:
     """The settings that a group declares, in their order."""
-    info = inspect.type_info(group)
-    assert isinstance(info, inspect.StructType)
-    hints = {field.name: field.type for field in msgspec.structs.fields(group)}
-    for field in info.fields:
-        meta, inner = _unwrap(field.type)
-        extra = meta.get("extra", {})
-        yield Setting(
-            name=field.name,
-            group=group,
-            default=field.default,
-            help=meta.get("description", ""),
-            unit=extra.get("unit"),
-            live=bool(extra.get("live")),
-            secret=bool(extra.get("secret")),
-            required=bool(extra.get("required")),
-            type=hints[field.name],
-            kind=_kind(inner),
-            choices=tuple(str(value) for value in inner.values)
-            if isinstance(inner, inspect.LiteralType)
-            else (),
-        )
-
-
-def _unwrap(node: inspect.Type) -> tuple[dict[str, Any], inspect.Type]:
-    """The merged `Meta` of a field and its type without `None`."""
-    meta: dict[str, Any] = {}
-    while True:
-        if isinstance(node, inspect.Metadata):
-            meta |= {
-                "extra": node.extra or {},
-                "description": (node.extra_json_schema or {}).get("description", ""),
-            }
-            node = node.type
-        elif isinstance(node, inspect.UnionType):
-            node = next(part for part in node.types if not isinstance(part, inspect.NoneType))
-        else:
-            return meta, node
-
-
-def _kind(node: inspect.Type) -> str:
-    """`int`, `float`, `bool` or `str`."""
-    for kind, kinds in (("bool", inspect.BoolType), ("int", inspect.IntType), ("float", inspect.FloatType)):
-        if isinstance(node, kinds):
-            return kind
-    return "str"
+    for field in msgspec.structs.fields(group):
+        yield Setting(field.name, group, field.default, setting_type(field.type))

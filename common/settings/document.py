@@ -73,8 +73,10 @@ def _section(group: type[msgspec.Struct]) -> str:
 def _row(setting: Setting) -> str:
     default = "required" if setting.required else f"`{shown_value(setting, setting.default)}`"
     notes = [setting.help]
-    if setting.choices:
-        notes.append("one of " + ", ".join(f"`{choice}`" for choice in setting.choices))
+    if setting.type.choices:
+        notes.append("one of " + ", ".join(f"`{choice}`" for choice in setting.type.choices))
+    if setting.type.limits:
+        notes.append(setting.type.limits)
     if setting.live:
         notes.append("*live*")
     cells = (f"`{setting.flag}`", default, "; ".join(notes))

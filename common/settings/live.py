@@ -21,6 +21,7 @@ from common.settings.catalogue import ALL_GROUPS
 from common.settings.declaration import Setting, settings_of
 from common.settings.resolve import Resolved, parse_value
 from hiddenfeed.errors import ConfigError
+from hiddenfeed.words import nearest_text
 
 #: Where the values are; stays until somebody clears them.
 LIVE_KEY = "hiddenfeed:live"
@@ -53,7 +54,9 @@ def set_live(client: redis.Redis, values: Mapping[str, str]) -> dict[str, Any]:
     Raises ConfigError, and changes nothing, if one is unknown, not live, or not a value;
     TransientError when Redis is away.
     """
-    typed = {name: parse_value(_live_setting(name), raw, f"live {name}") for name, raw in values.items()}
+    typed = {
+        name: parse_value(_live_setting(name), raw, f"live setting {name}") for name, raw in values.items()
+    }
     if values:
         with translated(client), client.pipeline(transaction=True) as pipe:
             pipe.hset(LIVE_KEY, items=[part for pair in values.items() for part in pair])
@@ -86,7 +89,7 @@ def overlay(resolved: Resolved, live: Mapping[str, str]) -> tuple[Resolved, list
         if name not in values:
             continue
         try:
-            values[name] = parse_value(_live_setting(name), raw, f"live {name}")
+            values[name] = parse_value(_live_setting(name), raw, f"live setting {name}")
             sources[name] = LIVE_SOURCE
         except ConfigError as error:
             complaints.append(str(error))
@@ -170,4 +173,6 @@ def _live_setting(name: str) -> Setting:
         raise ConfigError(
             f"{name} cannot be changed in a running fleet; these can: {', '.join(sorted(known))}"
         )
-    raise ConfigError(f"there is no setting {name!r}; live ones are {', '.join(sorted(known))}")
+    raise ConfigError(
+        f"there is no setting {name!r}; live ones are {', '.join(sorted(known))}{nearest_text(name, known)}"
+    )

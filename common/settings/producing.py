@@ -18,7 +18,7 @@ class DataSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Meta(
             description="rows: a file, pattern or folder, s3://bucket/key, - for standard input, or a dataset of the hub; "
             "JSON lines, JSON arrays, Parquet or Arrow",
-            extra={"required": True},
+            extra={"required": True, "metavar": "data"},
         ),
     ] = ""
     data_format: Annotated[
@@ -28,64 +28,89 @@ class DataSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     columns: Annotated[
         str,
         Meta(
-            description="columns with names of your own, e.g. messages=chat,id=uuid; id= numbers rows that have ids"
+            description="columns with names of your own, e.g. messages=chat,id=uuid; id= numbers rows that have ids",
+            extra={"metavar": "what=column"},
         ),
     ] = ""
-    model: Annotated[str, Meta(description="hub id or folder of the model", extra={"required": True})] = ""
+    model: Annotated[
+        str,
+        Meta(
+            description="the model: its name on the hub, or a folder",
+            extra={"required": True, "metavar": "model"},
+        ),
+    ] = ""
     model_revision: Annotated[
-        str | None, Meta(description="hub revision; the newest when not set, then pinned")
+        str | None,
+        Meta(
+            description="revision of the model on the hub; the newest when not set, from then on that one",
+            extra={"metavar": "revision"},
+        ),
     ] = None
     name: Annotated[
-        str | None, Meta(description="start of the run's id; made from model and data when not set")
+        str | None,
+        Meta(
+            description="start of the run's id; made from model and data when not set",
+            extra={"metavar": "name"},
+        ),
     ] = None
     run_id: Annotated[
-        str | None, Meta(description="resume exactly this run; refused if anything that matters differs")
+        str | None,
+        Meta(
+            description="resume exactly this run; refused if anything that matters differs",
+            extra={"metavar": "run"},
+        ),
     ] = None
     taps: Annotated[
         str,
         Meta(
-            description="what to keep: canonical numbers '0,15,30' (states after t blocks), 'blocks:…', 'vllm:…', 'hf:…', 'eagle3', 'dflash[:k]', 'draft:PATH'"
+            description="states to keep: 0,15,30 (those after so many blocks), blocks:1,15 (outputs of these blocks), "
+            "vllm:…, hf:… (numbered as there), eagle3, dflash or dflash:K (K taps), draft:FOLDER (what that draft model reads)",
+            extra={"metavar": "taps"},
         ),
     ] = "dflash"
     final_state: Annotated[
         Literal["none", "pre", "post"],
-        Meta(description="also keep the state for the language-model head, before or after the final norm"),
+        Meta(
+            description="also keep the last state, for the language-model head: before (pre) or after (post) the final norm"
+        ),
     ] = "none"
     dtype: Annotated[
         Literal["bfloat16", "float16", "float32"], Meta(description="dtype of the stored states")
     ] = "bfloat16"
     chat_template: Annotated[
-        str | None, Meta(description="Jinja file in place of the tokenizer's own template")
+        str | None,
+        Meta(description="Jinja file in place of the tokenizer's own template", extra={"metavar": "file"}),
     ] = None
     loss_mask: Annotated[
         str,
         Meta(
             pattern="^(assistant|last-turn|all|template:.+)$",
-            description="which tokens the model is trained to predict: the assistant's, its last-turn, all, or template:FILE, "
-            "a Jinja file that makes the same text and marks them with {% generation %}",
+            description="which tokens the model is trained to predict: the assistant's, those of its last turn, all, or "
+            "what a Jinja file that makes the same text marks with {% generation %}",
+            extra={"choices": ("assistant", "last-turn", "all", "template:FILE")},
         ),
     ] = "assistant"
-    max_length: Annotated[
-        int, Meta(ge=1, description="longest sample in tokens", extra={"unit": "tokens"})
-    ] = 4096
-    overlength: Annotated[Literal["truncate", "drop"], Meta(description="what happens to longer ones")] = (
-        "truncate"
-    )
+    max_length: Annotated[int, Meta(ge=1, description="longest sample", extra={"unit": "tokens"})] = 4096
+    overlength: Annotated[
+        Literal["truncate", "drop"],
+        Meta(description="samples above --max-length lose their end, or are skipped"),
+    ] = "truncate"
     min_length: Annotated[
-        int, Meta(ge=1, description="shortest sample in tokens", extra={"unit": "tokens"})
+        int, Meta(ge=1, description="shortest sample; those below are skipped", extra={"unit": "tokens"})
     ] = 1
     min_loss_tokens: Annotated[
         int,
         Meta(
             ge=1,
-            description="fewest tokens to be predicted in a sample, after truncation",
+            description="fewest tokens to be predicted in a sample, after truncation; those with fewer are skipped",
             extra={"unit": "tokens"},
         ),
     ] = 1
     duplicates: Annotated[
         Literal["keep", "drop"],
         Meta(
-            description="samples whose tokens and loss mask an earlier one has too; the second of one id is always skipped"
+            description="samples whose tokens and loss mask an earlier one has too; where two have one id, the second is "
+            "skipped in any case"
         ),
     ] = "keep"
 
@@ -97,14 +122,14 @@ class PlanSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         int,
         Meta(
             ge=1,
-            description="padded tokens of one forward pass at most; fewer where a file would hold less than four",
+            description="padded tokens of one micro-batch at most; fewer where a file would hold less than four of them",
             extra={"unit": "tokens"},
         ),
     ] = 16384
     target_file_bytes: Annotated[
-        int, Meta(ge=1, description="size of a batch file, about", extra={"unit": "bytes"})
+        int, Meta(ge=1, description="about the size of a batch file", extra={"unit": "bytes"})
     ] = 512 * MIB
-    seed: Annotated[int, Meta(ge=0, description="seed of the deal of micro-batches into batches")] = 0
+    seed: Annotated[int, Meta(ge=0, description="seed with which micro-batches are dealt into batches")] = 0
     prepare_processes: Annotated[
         int,
         Meta(
@@ -125,16 +150,16 @@ class ForecastSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         Meta(
             gt=0,
             description="what one GPU computes; 10,000 is about an H200 with a model of 27 B, "
-            "and `status` says what a worker does",
-            extra={"unit": "tokens"},
+            "and `python -m producer status RUN` says what a worker does",
+            extra={"unit": "tokens/s"},
         ),
     ] = 10_000.0
     upload_bandwidth_bytes: Annotated[
         int,
         Meta(
             ge=0,
-            description="bytes a second that all hosts together can upload; 0 is enough to keep up",
-            extra={"unit": "bytes"},
+            description="what all hosts together can upload in a second; 0 is enough to keep up",
+            extra={"unit": "bytes/s"},
         ),
     ] = 0
 
@@ -143,7 +168,7 @@ class SubmitSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """How a plan gets onto the queue."""
 
     queue_window: Annotated[
-        int, Meta(ge=1, description="manifests queued at a time, 2 kB of Redis's memory each")
+        int, Meta(ge=1, description="batches queued at a time; each takes 2 kB of Redis's memory")
     ] = 1000
     detach: Annotated[
         bool, Meta(description="return once one window is queued, without waiting for the end")

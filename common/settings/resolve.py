@@ -19,23 +19,10 @@ import msgspec
 from common.settings.catalogue import ALL_GROUPS
 from common.settings.declaration import ENVIRONMENT_PREFIX, Setting, settings_of
 from hiddenfeed.errors import ConfigError
+from hiddenfeed.setting_type import NOT_SET
+from hiddenfeed.words import nearest_text
 
 GroupT = TypeVar("GroupT", bound=msgspec.Struct)
-
-_SIZE = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[KMGT]i?)?B?", re.IGNORECASE)
-_FACTORS = {
-    "": 1,
-    "ki": 2**10,
-    "mi": 2**20,
-    "gi": 2**30,
-    "ti": 2**40,
-    "k": 10**3,
-    "m": 10**6,
-    "g": 10**9,
-    "t": 10**12,
-}
-_TRUE = {"1", "true", "yes", "on"}
-_FALSE = {"0", "false", "no", "off"}
 
 
 @dataclass(frozen=True)
@@ -84,20 +71,18 @@ def add_flags(
         section = parser.add_argument_group(title, (group.__doc__ or "").strip().splitlines()[0])
         for setting in settings_of(group):
             default = defaults.get(setting.name, setting.default)
-            note = "required" if setting.required else f"default {shown_value(setting, default)}"
+            shown = shown_value(setting, default)
+            note = f"{NOT_SET} by default" if shown == NOT_SET else f"default {shown}"
+            note = "required" if setting.required else note
+            limits = f"; {setting.type.limits}" if setting.type.limits else ""
             live = "; can be changed in a running fleet" if setting.live else ""
-            text = f"{setting.help} ({note}{live}; {setting.environment})".replace("%", "%%")
-            if setting.kind == "bool":
+            text = f"{setting.help} ({note}{limits}{live}; {setting.environment})".replace("%", "%%")
+            if setting.type.kind == "bool":
                 section.add_argument(
                     setting.flag, action=argparse.BooleanOptionalAction, default=None, help=text
                 )
             else:
-                metavar = (
-                    "{" + ",".join(setting.choices) + "}"
-                    if setting.choices
-                    else (setting.unit or setting.kind).upper()
-                )
-                section.add_argument(setting.flag, default=None, metavar=metavar, help=text)
+                section.add_argument(setting.flag, default=None, metavar=setting.type.metavar, help=text)
 
 
 def resolve(
@@ -108,7 +93,7 @@ def resolve(
     complete: bool = True,
     defaults: Mapping[str, Any] = MappingProxyType({}),
 ) -> Resolved:
-    """Typed values of `groups`; raises ConfigError naming the flag or variable that is wrong.
+    """Typed values of `groups`; raises ConfigError naming the flag or variable that is wrong, and what it takes.
 
     A required setting that is not given is an error too, or, if not `complete`, has the source `required`.
     `defaults`, by setting name, are those in which the command differs from the declaration.
@@ -119,74 +104,39 @@ def resolve(
     sources: dict[str, str] = {}
     for group in groups:
         for setting in settings_of(group):
-            raw, source = given.get(setting.name), f"flag {setting.flag}"
+            raw, source, named = given.get(setting.name), f"flag {setting.flag}", setting.flag
             if raw is None and environ.get(setting.environment):
-                raw, source = environ[setting.environment], f"environment {setting.environment}"
+                raw, named = environ[setting.environment], setting.environment
+                source = f"environment {named}"
             if raw is None:
                 if setting.required and complete:
                     raise ConfigError(
                         f"{setting.flag} (or {setting.environment}) must be given: {setting.help}"
                     )
                 raw, source = defaults.get(setting.name, setting.default), "default"
-            values[setting.name] = raw if source == "default" else parse_value(setting, raw, source)
+            values[setting.name] = raw if source == "default" else parse_value(setting, raw, named)
             sources[setting.name] = "required" if setting.required and source == "default" else source
     return Resolved(values=values, sources=sources, groups=tuple(groups))
 
 
-def parse_value(setting: Setting, raw: Any, source: str) -> Any:
-    """`raw`, text or already typed, as the setting's type; raises ConfigError naming `source`."""
-    value = raw
-    try:
-        if isinstance(raw, str) and setting.unit == "bytes":
-            value = parse_size(raw)
-        elif isinstance(raw, str) and setting.kind == "bool":
-            value = _parse_bool(raw)
-        return msgspec.convert(value, setting.type, strict=False)
-    except (msgspec.ValidationError, ValueError) as error:
-        limits = f"; one of {', '.join(setting.choices)}" if setting.choices else ""
-        raise ConfigError(f"{source}: {raw!r} is not a value of {setting.name}: {error}{limits}") from None
-
-
-def parse_size(text: str) -> int:
-    """Bytes in `512MiB`, `2 GB` or `4096`; raises ValueError."""
-    match = _SIZE.fullmatch(text.strip())
-    if not match:
-        raise ValueError("a size is a number with B, KB, MB, GB, TB, KiB, MiB, GiB or TiB")
-    return int(float(match["number"]) * _FACTORS[(match["unit"] or "").lower()])
+def parse_value(setting: Setting, raw: Any, named: str) -> Any:
+    """`raw`, text or already typed, as the setting's type; raises ConfigError that calls the setting `named`."""
+    return setting.type.value(raw, named, secret=setting.secret)
 
 
 def shown_value(setting: Setting, value: Any) -> str:
     """A value as a person reads it; a secret, or the password inside a URL, is not shown."""
-    if value is None or value == "":
-        return "not set"
-    if setting.secret:
+    if setting.secret and value:
         return "***"
-    if setting.unit == "bytes":
-        return shown_size(value)
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    unit = f" {setting.unit}" if setting.unit else ""
-    return re.sub(r"(://[^:@/]*):[^@/]*@", r"\1:***@", str(value)) + unit
-
-
-def shown_size(size_bytes: int) -> str:
-    """`512 MiB`: the largest binary unit that divides the size, or one decimal of the next."""
-    for unit, factor in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if size_bytes >= factor:
-            number = size_bytes / factor
-            return f"{number:.0f} {unit}" if number == int(number) else f"{number:.1f} {unit}"
-    return f"{size_bytes} B"
-
-
-def _parse_bool(text: str) -> bool:
-    word = text.strip().lower()
-    if word not in _TRUE | _FALSE:
-        raise ValueError("yes or no")
-    return word in _TRUE
+    return re.sub(r"(://[^:@/]*):[^@/]*@", r"\1:***@", setting.type.shown(value))
 
 
 def _refuse_unknown(environ: Mapping[str, str]) -> None:
     known = {setting.environment for group in ALL_GROUPS for setting in settings_of(group)}
     unknown = sorted(name for name in environ if name.startswith(ENVIRONMENT_PREFIX) and name not in known)
     if unknown:
-        raise ConfigError(f"unknown setting in the environment: {', '.join(unknown)}")
+        # What all begin with makes nothing alike.
+        bare = [name.removeprefix(ENVIRONMENT_PREFIX) for name in known]
+        meant = nearest_text(unknown[0].removeprefix(ENVIRONMENT_PREFIX), bare)
+        meant = meant.replace("did you mean ", f"did you mean {ENVIRONMENT_PREFIX}")
+        raise ConfigError(f"unknown setting in the environment: {', '.join(unknown)}{meant}")

@@ -17,16 +17,25 @@ class RedisSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     redis_url: Annotated[
         str,
-        Meta(description="Redis URL; rediss:// for TLS, redis://:password@host:port/db for a password"),
+        Meta(
+            description="Redis URL; rediss:// for TLS, redis://:password@host:port/db for a password",
+            extra={"metavar": "url"},
+        ),
     ] = "redis://127.0.0.1:6379/0"
-    redis_ca_bundle: Annotated[str | None, Meta(description="file of CA certificates for rediss://")] = None
+    redis_ca_bundle: Annotated[
+        str | None, Meta(description="file of CA certificates for rediss://", extra={"metavar": "file"})
+    ] = None
 
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where runs live."""
 
     store: Annotated[
-        str, Meta(description="root of all runs: s3://bucket/prefix or a folder", extra={"required": True})
+        str,
+        Meta(
+            description="root of all runs: s3://bucket/prefix or a folder",
+            extra={"required": True, "metavar": "url"},
+        ),
     ] = ""
 
 
@@ -114,10 +123,15 @@ class SpoolSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(
             description="name of the spool, after which its upload queue is called; made up and kept in its folder when not set",
             pattern="^[A-Za-z0-9_-]{0,60}$",
+            extra={"metavar": "name", "form": "letters, digits, _ and -, 60 of them at most"},
         ),
     ] = ""
     spool_dir: Annotated[
-        str, Meta(description="the spool's folder on local disk, shared by the roles of a host")
+        str,
+        Meta(
+            description="the spool's folder on local disk, shared by the roles of a host",
+            extra={"metavar": "folder"},
+        ),
     ] = "spool"
     spool_cap_bytes: Annotated[
         int,

@@ -11,8 +11,12 @@ from msgspec import Meta
 class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where the monitor answers."""
 
-    monitor_host: Annotated[str, Meta(description="address the web page listens on")] = "127.0.0.1"
-    monitor_port: Annotated[int, Meta(ge=0, le=65535, description="port of the web page")] = 8080
+    monitor_host: Annotated[
+        str, Meta(description="address the web page listens on", extra={"metavar": "address"})
+    ] = "127.0.0.1"
+    monitor_port: Annotated[
+        int, Meta(ge=0, le=65535, description="port of the web page", extra={"metavar": "port"})
+    ] = 8080
     refresh_seconds: Annotated[
         float, Meta(gt=0, description="how often the live view is renewed", extra={"unit": "s"})
     ] = 1.0
@@ -20,14 +24,15 @@ class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         str | None,
         Meta(
             description="whoever has it may pause runs and change live settings from the page; nobody when not set",
-            extra={"secret": True},
+            extra={"secret": True, "metavar": "token"},
         ),
     ] = None
     dashboard_url: Annotated[
         str,
         Meta(
             pattern="^(https?://.*)?$",
-            description="where people reach rq-dashboard, for the page's link; port 9181 of the page's host when not set",
+            description="where people reach rq-dashboard, for the page's link; the page's host at the usual port when not set",
+            extra={"metavar": "url", "form": "an address that begins with http:// or https://"},
         ),
     ] = ""
 
@@ -37,7 +42,10 @@ class HomeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     home: Annotated[
         str,
-        Meta(description="folder for servers, spool and logs; the same home goes on with its run"),
+        Meta(
+            description="folder for servers, spool and logs; the same home goes on with its run",
+            extra={"metavar": "folder"},
+        ),
     ] = "hiddenfeed-home"
 
 
@@ -48,7 +56,8 @@ class StandaloneSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         str | None,
         Meta(
             description="where the run goes: s3://bucket/prefix (AWS, or the server of --s3-endpoint) or a folder; "
-            "an S3 server inside the home when not set"
+            "an S3 server inside the home when not set",
+            extra={"metavar": "url"},
         ),
     ] = None
     uploaders: Annotated[int, Meta(ge=1, le=64, description="uploader processes")] = 2
@@ -56,14 +65,27 @@ class StandaloneSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     devices: Annotated[
         str | None,
         Meta(
-            description="one GPU worker on each of these: 0,1 or cuda:0,cuda:1 or all; in place of --workers"
+            description="one GPU worker on each of these: 0,1 or cuda:0,cuda:1 or all; in place of --workers",
+            extra={"metavar": "devices"},
         ),
     ] = None
     redis_port: Annotated[
-        int, Meta(ge=0, le=65535, description="port of the Redis server inside the home; 0 takes a free one")
+        int,
+        Meta(
+            ge=0,
+            le=65535,
+            description="port of the Redis server inside the home; 0 takes a free one",
+            extra={"metavar": "port"},
+        ),
     ] = 0
     s3_port: Annotated[
-        int, Meta(ge=0, le=65535, description="port of the S3 server inside the home; 0 takes a free one")
+        int,
+        Meta(
+            ge=0,
+            le=65535,
+            description="port of the S3 server inside the home; 0 takes a free one",
+            extra={"metavar": "port"},
+        ),
     ] = 0
 
 
@@ -71,10 +93,19 @@ class DashboardSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """rq-dashboard beside the monitor."""
 
     dashboard_host: Annotated[
-        str, Meta(description="address rq-dashboard listens on; others than loopback need a password")
+        str,
+        Meta(
+            description="address rq-dashboard listens on; others than loopback need a password",
+            extra={"metavar": "address"},
+        ),
     ] = "127.0.0.1"
-    dashboard_port: Annotated[int, Meta(ge=0, le=65535, description="port of rq-dashboard")] = 9181
-    dashboard_user: Annotated[str, Meta(description="login of rq-dashboard")] = "hiddenfeed"
+    dashboard_port: Annotated[
+        int, Meta(ge=0, le=65535, description="port of rq-dashboard", extra={"metavar": "port"})
+    ] = 9181
+    dashboard_user: Annotated[str, Meta(description="login of rq-dashboard", extra={"metavar": "name"})] = (
+        "hiddenfeed"
+    )
     dashboard_password: Annotated[
-        str | None, Meta(description="password of rq-dashboard", extra={"secret": True})
+        str | None,
+        Meta(description="password of rq-dashboard", extra={"secret": True, "metavar": "password"}),
     ] = None

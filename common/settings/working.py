@@ -12,9 +12,16 @@ class ExtractSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """How the GPU worker computes."""
 
     run: Annotated[
-        str | None, Meta(description="serve this run only; else the oldest with work, the loaded model first")
+        str | None,
+        Meta(
+            description="serve this run only; else the oldest with work, the loaded model first",
+            extra={"metavar": "run"},
+        ),
     ] = None
-    device: Annotated[str, Meta(description="auto, cpu, cuda or cuda:N")] = "auto"
+    device: Annotated[
+        str,
+        Meta(description="where the model computes: auto, cpu, cuda or cuda:N", extra={"metavar": "device"}),
+    ] = "auto"
     compute_dtype: Annotated[
         Literal["auto", "bfloat16", "float16", "float32"],
         Meta(description="dtype of the forward pass; auto is the checkpoint's own"),
@@ -53,7 +60,8 @@ class ExtractSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     model_path: Annotated[
         str | None,
         Meta(
-            description="load the run's model from this folder instead of where the run says; its weights must be the same"
+            description="load the run's model from this folder instead of where the run says; its weights must be the same",
+            extra={"metavar": "folder"},
         ),
     ] = None
     batches_in_flight: Annotated[
@@ -77,7 +85,11 @@ class ExtractSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         ),
     ] = 80
     cache_dir: Annotated[
-        str | None, Meta(description="folder for token files of runs; inside the spool when not set")
+        str | None,
+        Meta(
+            description="folder for token files of runs; inside the spool when not set",
+            extra={"metavar": "folder"},
+        ),
     ] = None
     batch_timeout_seconds: Annotated[
         int, Meta(ge=10, description="a batch computing for longer is taken for hung", extra={"unit": "s"})

@@ -48,7 +48,11 @@ def test_what_is_not_live_or_not_a_value_is_refused_and_nothing_changes(redis_cl
             "log_level cannot be changed in a running fleet",
         ),
         ({"upload_parallelism": "50", "nonsense": "1"}, "there is no setting 'nonsense'"),
-        ({"upload_parallelism": "0"}, "live upload_parallelism: '0' is not a value"),
+        ({"upload_paralelism": "50"}, r"; did you mean upload_parallelism\?"),
+        (
+            {"upload_parallelism": "0"},
+            "live setting upload_parallelism '0' cannot be used: it takes a whole number from 1 to 5,000",
+        ),
     ):
         with pytest.raises(ConfigError, match=reason):
             set_live(redis_client, values)

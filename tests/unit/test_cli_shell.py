@@ -89,8 +89,19 @@ def test_dispatch_lists_and_finds_commands(capsys: pytest.CaptureFixture[str]) -
     assert dispatch("thing", "Things.", [_command()], ["--help"]) == 0
     assert "go           Go there." in capsys.readouterr().out
     assert dispatch("thing", "Things.", [_command()], ["fly"]) == 2
-    assert "unknown command 'fly'" in capsys.readouterr().err
+    assert "unknown command 'fly'\n" in capsys.readouterr().err
+    assert dispatch("thing", "Things.", [_command()], ["goo"]) == 2
+    assert "unknown command 'goo'; did you mean go?" in capsys.readouterr().err
     assert dispatch("thing", "Things.", [_command()], ["go", "--store", "x"]) == 0
+
+
+def test_a_flag_that_is_none_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        _command().run(["--store", "x", "--upload-paralelism", "5"])
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == (
+        "error: there is no flag --upload-paralelism; did you mean --upload-parallelism? thing go --help tells more\n"
+    )
 
 
 def test_show_config_teaches_before_anything_is_given(capsys: pytest.CaptureFixture[str]) -> None:

@@ -141,9 +141,22 @@ def test_sample_prints_tokens_masks_and_norms(run: SyntheticRun, tmp_path: Path,
         (["verify", "{root}/none/none-1"], 2, "/none does not exist"),
         (["sample", "{root}/none/none-1", "a"], 2, "/none does not exist"),
         (["verify", "s3://bucket"], 2, "is not the URL of a run"),
+        (
+            ["verify", "{url}", "--s3-region", "x", "--s3-conditional-writes", "maybe"],
+            2,
+            "it takes yes or no",
+        ),
         (["verify", "ftp://host/run-1"], 2, "is neither s3://bucket/prefix nor a folder"),
-        (["verify", "{url}", "--s3-max-attempts", "0"], 2, "--s3-max-attempts: '0' cannot be used"),
-        (["show", "{url}", "--s3-addressing", "odd"], 2, "--s3-addressing: 'odd' cannot be used"),
+        (
+            ["verify", "{url}", "--s3-max-attempts", "0"],
+            2,
+            "--s3-max-attempts '0' cannot be used: it takes a whole number, 1 or more",
+        ),
+        (
+            ["show", "{url}", "--s3-addressing", "odd"],
+            2,
+            "--s3-addressing 'odd' cannot be used: it takes auto, path or virtual",
+        ),
     ],
 )
 def test_errors_are_one_line_on_stderr(
@@ -156,6 +169,33 @@ def test_errors_are_one_line_on_stderr(
     assert output.err.startswith("error: ")
     assert output.err.count("\n") == 1
     assert reason in output.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["verfy", "x"], "there is no command 'verfy'; did you mean verify? hiddenfeed --help tells more"),
+        (
+            ["show", "x", "--s3-endpont=y"],
+            "there is no flag --s3-endpont; did you mean --s3-endpoint? hiddenfeed ",
+        ),
+        (["show", "x", "y"], "'y' is one word too many; hiddenfeed --help tells more"),
+        (["show"], "URL is missing; hiddenfeed show --help tells more"),
+        (
+            ["sample", "x", "--position", "first"],
+            "--position 'first' cannot be used: it takes a whole number; ",
+        ),
+        (["sample", "x", "--position"], "--position needs a value behind it; "),
+    ],
+)
+def test_a_wrong_command_line_is_one_line(arguments: list[str], said: str, capsys: Captured) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith(f"error: {said}")
+    assert output.err.count("\n") == 1
 
 
 def test_a_broken_run_document_does_not_hide_behind_a_listing(
@@ -190,7 +230,9 @@ def test_a_flag_goes_before_the_environment_and_that_before_the_default() -> Non
     assert options == StoreOptions(
         s3_endpoint="http://flag:1", s3_region="eu-central-1", s3_read_timeout_seconds=1.5
     )
-    with pytest.raises(ConfigError, match="HIDDENFEED_S3_MAX_ATTEMPTS: 'many' cannot be used"):
+    with pytest.raises(
+        ConfigError, match="HIDDENFEED_S3_MAX_ATTEMPTS 'many' cannot be used: it takes a whole number"
+    ):
         store_options(parser.parse_args([]), {"HIDDENFEED_S3_MAX_ATTEMPTS": "many"})
 
 

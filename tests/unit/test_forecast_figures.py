@@ -159,9 +159,15 @@ def test_any_two_numbers_do(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     ("words", "message"),
     [
         (["--samples", "5"], "needs two of --samples, --mean-tokens and --total-bytes"),
-        (["--samples", "0", "--mean-tokens", "5"], "--samples 0 is not a number above 0"),
-        (["--samples", "5", "--mean-tokens", "nan"], "--mean-tokens nan is not a number above 0"),
-        (["--samples", "5", "--total-bytes", "much"], "--total-bytes 'much': a size is a number"),
+        (["--samples", "0", "--mean-tokens", "5"], "--samples 0 cannot be used: it takes a number above 0"),
+        (
+            ["--samples", "5", "--mean-tokens", "nan"],
+            "--mean-tokens nan cannot be used: it takes a number above 0",
+        ),
+        (
+            ["--samples", "5", "--total-bytes", "much"],
+            "--total-bytes 'much' cannot be used: it takes a size such as",
+        ),
         ([], "--data (or HIDDENFEED_DATA) must be given"),
     ],
 )

@@ -11,8 +11,9 @@ import pytest
 
 from common.settings.catalogue import ALL_GROUPS, RedisSettings, SpoolSettings, StoreSettings, UploadSettings
 from common.settings.declaration import settings_of
-from common.settings.resolve import add_flags, parse_size, resolve, shown_size
+from common.settings.resolve import add_flags, resolve
 from hiddenfeed.errors import ConfigError
+from hiddenfeed.sizes import parse_size, shown_size
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -27,8 +28,9 @@ def test_every_setting_has_a_unique_name_and_help() -> None:
 def test_quantities_carry_their_unit_in_the_name() -> None:
     for group in ALL_GROUPS:
         for setting in settings_of(group):
-            if setting.unit in ("bytes", "s"):
-                assert setting.name.endswith({"bytes": "_bytes", "s": "_seconds"}[setting.unit]), setting.name
+            if setting.type.unit in ("bytes", "s"):
+                ending = {"bytes": "_bytes", "s": "_seconds"}[setting.type.unit]
+                assert setting.name.endswith(ending), setting.name
 
 
 def test_flag_beats_environment_beats_default_and_the_source_is_known() -> None:
@@ -60,10 +62,15 @@ def test_flags_are_made_from_the_declaration() -> None:
 @pytest.mark.parametrize(
     ("given", "environ", "message"),
     [
-        ({"upload_parallelism": "many"}, {}, r"flag --upload-parallelism: 'many' is not a value"),
-        ({"upload_parallelism": "0"}, {}, r">= 1"),
-        ({}, {"HIDDENFEED_UPLOAD_PARALLELISM": "9999"}, r"environment HIDDENFEED_UPLOAD_PARALLELISM: '9999'"),
-        ({}, {"HIDDENFEED_UPLOAD_PARALELISM": "5"}, r"unknown setting .* HIDDENFEED_UPLOAD_PARALELISM"),
+        ({"upload_parallelism": "many"}, {}, r"^--upload-parallelism 'many' cannot be used"),
+        ({"upload_parallelism": "0"}, {}, r"it takes a whole number from 1 to 5,000"),
+        ({}, {"HIDDENFEED_UPLOAD_PARALLELISM": "9999"}, r"^HIDDENFEED_UPLOAD_PARALLELISM '9999' cannot"),
+        (
+            {},
+            {"HIDDENFEED_UPLOAD_PARALELISM": "5"},
+            r"unknown setting .* HIDDENFEED_UPLOAD_PARALELISM; did you mean HIDDENFEED_UPLOAD_PARALLELISM\?",
+        ),
+        ({}, {"HIDDENFEED_ZZZ": "5"}, r"unknown setting in the environment: HIDDENFEED_ZZZ$"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(
