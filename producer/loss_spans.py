@@ -20,10 +20,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from hiddenfeed.words import count_text
 from producer.chat_template import CLOSING, OPENING, ChatTemplate, Span
 from producer.rows import Conversation, Message, RowError
 from producer.said import LeftOut, check_said, left_out, thinks_aloud
+from producer.substitution import around_marks, place_of
 from producer.template_probe import probe_boundary, probe_end, probe_prompt
+from producer.ways_out import UnprovenError, with_way_out
 
 LossMode = Literal["assistant", "last-turn", "all"]
 
@@ -32,18 +35,6 @@ def mode_of(loss_mask: str) -> LossMode:
     """The mode of a `--loss-mask`; what a template marks that was given for it is all turns of the assistant."""
     modes: dict[str, LossMode] = {"all": "all", "last-turn": "last-turn"}
     return modes.get(loss_mask, "assistant")
-
-
-_OTHER_TEMPLATE = (
-    "--loss-mask template:FILE with the template and {% generation %} in it, or --chat-template FILE with one that keeps "
-    "earlier turns as they were"
-)
-#: What may help who asked for this mask.
-_WAYS_OUT: dict[LossMode, str] = {
-    "assistant": f"give --loss-mask last-turn or all, {_OTHER_TEMPLATE}",
-    "last-turn": f"give --loss-mask all, {_OTHER_TEMPLATE}",
-    "all": "",  # Nothing is refused there.
-}
 
 
 @dataclass(frozen=True)
@@ -69,7 +60,6 @@ class LossSpans:
         """`marking` is a template that makes the same text and marks in it what is to be predicted."""
         self._template, self._marking = template, marking
         self._mode = mode
-        self._way_out = _WAYS_OUT[mode]
         words = sorted((token for token in special_tokens if token.strip()), key=len, reverse=True)
         tokens = "|".join(map(re.escape, words)) or "(?!)"
         self._handover = re.compile(rf"\s*(?:{tokens})")
@@ -83,15 +73,28 @@ class LossSpans:
 
     def find(self, conversation: Conversation) -> RenderedChat:
         """The text and its spans; raises RowError for a conversation whose spans cannot be proven."""
-        chat = self._find(conversation)
+        try:
+            chat = self._find(conversation, self._mode)
+        except UnprovenError as error:
+            raise with_way_out(error, last_turn_helps=self._last_turn_helps(conversation)) from None
         if OPENING in chat.text or CLOSING in chat.text:
             raise RowError("a message contains U+FDD0 or U+FDD1, which are no characters")
         missing = left_out(conversation, chat.text)
         return replace(chat, left_out=missing) if missing else chat
 
-    def _find(self, conversation: Conversation) -> RenderedChat:
+    def _last_turn_helps(self, conversation: Conversation) -> bool:
+        """Whether the last turn alone has a mask, tried out because it may be the very one that has none."""
+        if self._mode != "assistant":
+            return False
+        try:
+            self._find(conversation, "last-turn")
+        except RowError:
+            return False
+        return True
+
+    def _find(self, conversation: Conversation, mode: LossMode) -> RenderedChat:
         messages = conversation.messages
-        if self._mode == "all":
+        if mode == "all":
             text = self._template.render(messages, conversation.tools)
             return RenderedChat(text, [(0, len(text))])
         turns = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
@@ -99,28 +102,28 @@ class LossSpans:
             raise RowError(
                 "the conversation has no assistant's turn to learn from (--loss-mask all takes it whole)"
             )
-        turns = _learnt(messages, turns[-1:] if self._mode == "last-turn" else turns)
+        turns = _learnt(messages, turns[-1:] if mode == "last-turn" else turns)
         if self._marking is not None:
-            return self._from_other_marks(conversation, turns, self._marking)
+            return self._from_other_marks(conversation, turns, mode, self._marking)
         if self._template.marks_generation:
-            return self._from_marks(conversation, turns)
+            return self._from_marks(conversation, turns, mode)
         if not self._has_boundary:
-            raise RowError(
-                f"the chat template puts nothing between a user's words and the assistant's; {self._way_out}"
+            raise UnprovenError(
+                "the chat template puts nothing between a user's words and the assistant's", "no boundary"
             )
         return self._from_renderings(conversation, turns)
 
-    def _from_marks(self, conversation: Conversation, turns: Sequence[int]) -> RenderedChat:
+    def _from_marks(self, conversation: Conversation, turns: Sequence[int], mode: LossMode) -> RenderedChat:
         """What the template itself marks."""
         text, spans = self._template.render_generation(conversation.messages, conversation.tools)
-        spans = self._marked_of(conversation, text, spans, turns)
+        spans = self._marked_of(conversation, text, spans, turns, mode)
         marked = "".join(text[start:end] for start, end in spans)
         for turn in turns:
-            check_said(conversation.messages[turn], turn, marked, self._way_out)
+            check_said(conversation.messages[turn], turn, marked)
         return RenderedChat(text, spans)
 
     def _from_other_marks(
-        self, conversation: Conversation, turns: Sequence[int], marking: ChatTemplate
+        self, conversation: Conversation, turns: Sequence[int], mode: LossMode, marking: ChatTemplate
     ) -> RenderedChat:
         """What a template marks that was given for this alone: its word holds where it makes the same text."""
         text = self._template.render(conversation.messages, conversation.tools)
@@ -134,16 +137,21 @@ class LossSpans:
                 f"the template of --loss-mask makes another text than the chat template, from {other[place : place + 20]!r} "
                 f"for {text[place : place + 20]!r} at character {place}"
             )
-        return RenderedChat(text, self._marked_of(conversation, text, spans, turns))
+        return RenderedChat(text, self._marked_of(conversation, text, spans, turns, mode))
 
     def _marked_of(
-        self, conversation: Conversation, text: str, spans: list[Span], turns: Sequence[int]
+        self,
+        conversation: Conversation,
+        text: str,
+        spans: list[Span],
+        turns: Sequence[int],
+        mode: LossMode,
     ) -> list[Span]:
         """The marked spans of some turns of the assistant's: one of each, or all between what stands around a turn."""
         spans = [span for span in spans if span[0] < span[1]]
         messages = conversation.messages
         every = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
-        if self._mode != "last-turn" and len(turns) == len(every):
+        if mode != "last-turn" and len(turns) == len(every):
             if sum(end - start for start, end in spans) == len(text) and len(turns) < len(messages):
                 raise RowError(
                     "the chat template marks everything with {% generation %}, what others say as well; --loss-mask all "
@@ -156,10 +164,11 @@ class LossSpans:
         for turn in turns:
             start, end = self._around(conversation, text, turn, generation_prompt=False)
             if start is None or end is None:
-                which = "the last turn" if self._mode == "last-turn" else f"message {turn}"
+                which = "the last turn" if mode == "last-turn" else f"message {turn}"
                 raise RowError(
-                    f"the chat template marks {len(spans)} spans for {len(every)} assistant's turns, so {which} cannot be "
-                    "told; give --loss-mask all, or --chat-template FILE with one that marks each turn once"
+                    f"the chat template marks {count_text(len(spans), 'span')} for "
+                    f"{count_text(len(every), 'turn')} of the assistant's, so {which} cannot be told; give --loss-mask "
+                    "all, or --chat-template FILE with one that marks each turn once"
                 )
             taken += [span for span in spans if start <= span[0] < end]
         return taken
@@ -172,11 +181,11 @@ class LossSpans:
         for turn in turns:
             start, end = found.get(turn) or self._by_prefixes(conversation, text, turn)
             if start >= end or (spans and start < spans[-1][1]):
-                raise RowError(
-                    f"message {turn} (assistant) cannot be found in what the chat template makes; {self._way_out}"
+                raise UnprovenError(
+                    f"message {turn} (assistant) cannot be found in what the chat template makes", "rewrites"
                 )
             if turn not in found:
-                check_said(conversation.messages[turn], turn, text[start:end], self._way_out)
+                check_said(conversation.messages[turn], turn, text[start:end])
             spans.append((start, end))
         return RenderedChat(text, spans)
 
@@ -189,7 +198,7 @@ class LossSpans:
         for turn in plain:
             marked_messages[turn] = {**marked_messages[turn], "content": f"{OPENING}{turn}{CLOSING}"}
         try:
-            around = _around_marks(self._template.render(marked_messages, conversation.tools), plain)
+            around = around_marks(self._template.render(marked_messages, conversation.tools), plain)
         except RowError:
             return {}
         if around is None:
@@ -197,7 +206,7 @@ class LossSpans:
         found: dict[int, Span] = {}
         position = 0
         for turn, before, after in zip(plain, around, around[1:], strict=False):
-            said = _match(text, position + len(before), conversation.messages[turn]["content"], after)
+            said = place_of(text, position + len(before), conversation.messages[turn]["content"], after)
             if said is None or not text.startswith(before, position):
                 return {}
             content_start, content_end = said
@@ -220,9 +229,10 @@ class LossSpans:
         """The span of one turn by incremental rendering; raises RowError where history is rewritten."""
         start, end = self._around(conversation, text, turn, generation_prompt=True)
         if start is None or end is None:
-            raise RowError(
+            raise UnprovenError(
                 f"message {turn} (assistant) looks different inside the whole conversation: the chat template "
-                f"rewrites history; {self._way_out}"
+                "rewrites history",
+                "rewrites",
             )
         return start, self._generation_end(text, start, end)
 
@@ -267,19 +277,6 @@ class LossSpans:
         return handover.end() if handover else content_end
 
 
-def _around_marks(marked: str, turns: Sequence[int]) -> list[str] | None:
-    """What stands before, between and behind the marks of some turns; None if they are not there, each once, in order."""
-    first, *pieces = marked.split(OPENING)
-    around = [first]
-    for turn, piece in zip(turns, pieces, strict=False):
-        number, _, behind = piece.partition(CLOSING)
-        if number != str(turn):
-            return None
-        around.append(behind)
-    marks = len(turns)
-    return around if len(pieces) == marks == marked.count(CLOSING) else None
-
-
 def _learnt(messages: Sequence[Message], turns: Sequence[int]) -> list[int]:
     """Those of the assistant's turns that have not the weight 0; raises RowError if none is left."""
     learnt = [turn for turn in turns if messages[turn].get("weight") != 0]
@@ -297,11 +294,3 @@ def _is_plain(message: Message) -> bool:
         or not message["content"].strip()
         or thinks_aloud(message["content"])
     )
-
-
-def _match(text: str, start: int, content: str, after: str) -> Span | None:
-    """Where `content`, perhaps trimmed, stands in `text` from `start`, followed by `after`."""
-    for variant in (content, content.strip(), content.rstrip(), content.lstrip()):
-        if text.startswith(variant + after, start):
-            return start, start + len(variant)
-    return None

@@ -15,7 +15,8 @@ from typing import Any
 
 import msgspec
 
-from producer.rows import Conversation, Message, RowError
+from producer.rows import Conversation, Message
+from producer.ways_out import UnprovenError
 
 _THINKING = re.compile(r"</?think(?:ing)?>")
 _SHOWN_CHARACTERS = 30
@@ -38,16 +39,17 @@ def thinks_aloud(content: str) -> bool:
     return _THINKING.search(content) is not None
 
 
-def check_said(message: Message, turn: int, span: str, way_out: str) -> None:
-    """Everything the assistant says must be in the span, however the template spaces it; else RowError."""
+def check_said(message: Message, turn: int, span: str) -> None:
+    """Everything the assistant says must be in the span, however the template spaces it; else UnprovenError."""
     squeezed = _squeeze(span)
     parts = _THINKING.split(str(message.get("reasoning_content") or "")) + _THINKING.split(message["content"])
     parts += [_call_name(call) for call in _calls(message)]
     missing = [part for part in parts if _squeeze(part) not in squeezed]
     if missing:
-        raise RowError(
+        raise UnprovenError(
             f"the chat template leaves out part of message {turn} (assistant), from "
-            f"{missing[0].strip()[:_SHOWN_CHARACTERS]!r}; {way_out}"
+            f"{missing[0].strip()[:_SHOWN_CHARACTERS]!r}",
+            "leaves out",
         )
 
 

@@ -36,6 +36,9 @@ TALK: Messages = [
     {"role": "assistant", "content": "fine\nthanks"},
 ]
 SYSTEM = {"role": "system", "content": "be nice"}
+#: Drops thoughts, and the same with marks.
+DROPPING = CHATML.replace("message.content", "message.content.split('</think>')[-1]")
+DROPPING_MARKED = CHATML_MARKED.replace("message.content", "message.content.split('</think>')[-1]")
 
 
 def said(
@@ -254,8 +257,44 @@ def test_a_marked_template_that_drops_what_was_said_is_refused() -> None:
 def test_a_way_out_that_was_taken_is_not_offered_again() -> None:
     silent = CHATML.replace("message.content", "'x'")
     messages = [user("q"), bot("well")]
-    assert "--loss-mask last-turn or all" in refusal(silent, messages)
     assert "give --loss-mask all, --loss-mask template:FILE" in refusal(silent, messages, "last-turn")
+
+
+THOUGHT = "<think>because</think>so"
+
+
+@pytest.mark.parametrize(
+    ("template", "messages", "fault"),
+    [
+        # The last turn is the faulty one.
+        (DROPPING, [user("q"), bot(THOUGHT)], "leaves out part of message 1"),
+        (DROPPING_MARKED, [user("q"), bot(THOUGHT)], "leaves out part of message 1"),
+        # An earlier one is, and the last one too.
+        (DROPPING, [user("q"), bot(THOUGHT), user("r"), bot(THOUGHT)], "leaves out part of message 1"),
+        # The last one could be had, and is not to be learnt.
+        (DROPPING, [user("q"), bot(THOUGHT), user("r"), bot("x", weight=0)], "leaves out part of message 1"),
+        ("{% for message in messages %}{{ message.content }}{% endfor %}", TALK, "puts nothing between"),
+    ],
+)
+def test_the_last_turn_is_advised_only_where_it_would_have_a_mask(
+    template: str, messages: Messages, fault: str
+) -> None:
+    text = refusal(template, messages)
+    assert fault in text
+    assert "; give --loss-mask all, --loss-mask template:FILE" in text
+    assert "last-turn" not in text
+    with pytest.raises(RowError):
+        said(template, messages, "last-turn")
+
+
+@pytest.mark.parametrize("template", [DROPPING, DROPPING_MARKED])
+def test_the_last_turn_is_advised_where_an_earlier_one_is_at_fault(template: str) -> None:
+    messages = [user("q"), bot(THOUGHT), user("r"), bot("well")]
+    text = refusal(template, messages)
+    assert "leaves out part of message 1" in text
+    assert "; give --loss-mask last-turn or all, " in text
+    assert text.endswith("or --chat-template FILE with one that shows all that the assistant says")
+    assert said(template, messages, "last-turn") == ["well<|im_end|>"]
 
 
 def test_a_template_that_ignores_tools_is_refused() -> None:
@@ -286,7 +325,9 @@ def test_a_template_that_marks_the_last_turn_alone() -> None:
 
 def test_marks_that_do_not_match_turns_give_no_last_turn_where_history_changes() -> None:
     half = "{{ messages | length }}" + CHATML_MARKED.replace("'assistant' %}", "'assistant' and loop.last %}")
-    assert "marks 1 spans for 2 assistant's turns" in refusal(half, TALK, "last-turn")
+    assert "marks 1 span for 2 turns of the assistant's, so the last turn cannot be told" in refusal(
+        half, TALK, "last-turn"
+    )
 
 
 def test_marks_on_everything_are_refused() -> None:
@@ -348,11 +389,6 @@ def marked_by(template: str, marking: str, messages: Messages, mode: LossMode = 
     chat = finder.find(Conversation(messages))
     assert chat.text == main.render(messages)
     return [chat.text[start:end] for start, end in chat.spans]
-
-
-#: Drops thoughts of earlier turns, and the same with marks.
-DROPPING = CHATML.replace("message.content", "message.content.split('</think>')[-1]")
-DROPPING_MARKED = CHATML_MARKED.replace("message.content", "message.content.split('</think>')[-1]")
 
 
 def test_another_template_may_mark_what_the_chat_template_says() -> None:
