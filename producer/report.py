@@ -23,7 +23,7 @@ def tally_lines(tally: Tally) -> list[str]:
         )
     if tally.undoubled:
         lines.append(
-            f"{count_text(tally.undoubled, 'sample')} began with BOS or ended with EOS twice and lost one of them"
+            f"{count_text(tally.undoubled, 'sample')} began with BOS or ended with EOS more than once; one of each is kept"
         )
     missing = sorted(tally.left_out.values(), key=lambda reason: (-reason.rows, reason.source_row))
     lines += [f"not shown by the chat template: {reason}" for reason in missing]

@@ -31,7 +31,7 @@ class Sample:
     mask: Mask
     #: True if the row was longer than the limit and lost its end.
     truncated: bool = False
-    #: True if it began with BOS or ended with EOS twice and lost one.
+    #: True if BOS at its start or EOS at its end was there more than once, of which one was kept.
     undoubled: bool = False
     #: What of the row the chat template does not show.
     left_out: tuple[LeftOut, ...] = ()
@@ -160,20 +160,26 @@ class SampleMaker:
                 "outside the vocabulary",
             )
         if length < limits.min_length:
-            raise RowError(f"{length} tokens are fewer than --min-length {limits.min_length}", "too short")
+            raise RowError(f"{_tokens(length)} fewer than --min-length {limits.min_length}", "too short")
         if length > limits.max_length and limits.overlength == "drop":
             raise RowError(f"{counted} tokens are more than --max-length {limits.max_length}", "too long")
         if length > limits.max_length:
             ids, mask = sample.ids[: limits.max_length], sample.mask[: limits.max_length]
             sample = replace(sample, ids=ids, mask=mask, truncated=True)
-        predicted = np.count_nonzero(sample.mask)
+        predicted = int(np.count_nonzero(sample.mask))
         if predicted < limits.min_loss_tokens:
-            cut = f" within --max-length {limits.max_length}, of {counted}" if sample.truncated else ""
+            cut = f" within --max-length {limits.max_length}, of {counted}," if sample.truncated else ""
             raise RowError(
-                f"{predicted} tokens to be predicted{cut} are fewer than --min-loss-tokens {limits.min_loss_tokens}",
+                f"{_tokens(predicted, ' to be predicted' + cut)} fewer than --min-loss-tokens {limits.min_loss_tokens}",
                 "too few loss tokens",
             )
         return sample
+
+
+def _tokens(count: int, which: str = "") -> str:
+    """`1 token is`, `2 tokens to be predicted are`"""
+    # Without separators, so that equal reasons count together.
+    return f"1 token{which} is" if count == 1 else f"{count} tokens{which} are"
 
 
 def _tried(

@@ -24,7 +24,7 @@ class Tally:
     loss_tokens: int = 0
     #: Samples that were longer than the limit and lost their end.
     truncated: int = 0
-    #: Samples that had BOS at the start or EOS at the end twice.
+    #: Samples that had BOS at the start or EOS at the end more than once.
     undoubled: int = 0
     #: What the chat template leaves out of samples, by kind.
     left_out: dict[str, SkipReason] = field(default_factory=dict)

@@ -40,7 +40,7 @@ class Encoded:
     mask: Mask
     #: False if the text goes on behind them: it has more tokens than may be kept.
     whole: bool = True
-    #: True if a BOS or EOS that was there twice lost one.
+    #: True if a BOS or EOS was there more than once, of which one was kept.
     undoubled: bool = False
 
 
@@ -113,7 +113,7 @@ class Tokenizer:
         return made if whole else replace(made, ids=made.ids[: limit + 1], mask=made.mask[: limit + 1])
 
     def without_double_ends(self, encoded: Encoded) -> Encoded:
-        """BOS or EOS twice in a row is a text that brought its own: one of them stays, with its part of the mask."""
+        """BOS or EOS more than once in a row is a text that brought its own: one stays, with its part of the mask."""
         ids, mask = encoded.ids, encoded.mask
         first, last = 0, len(ids)
         bos, eos = self._ends

@@ -182,7 +182,9 @@ def test_a_word_without_end_is_tokenised_as_far_as_it_is_kept(monkeypatch: pytes
 def test_what_is_said_of_a_text_that_was_not_tokenised_whole() -> None:
     talk = Conversation([{"role": "user", "content": "hello " * 9000}, {"role": "assistant", "content": "x"}])
     cut, dropped = make(talk, max_length=50)[0], make(talk, max_length=50, overlength="drop")[0]
-    assert reason(cut).startswith("0 tokens to be predicted within --max-length 50, of at least 51 are fewer")
+    assert reason(cut).startswith(
+        "0 tokens to be predicted within --max-length 50, of at least 51, are fewer"
+    )
     assert reason(dropped) == "at least 51 tokens are more than --max-length 50"
 
 
@@ -214,7 +216,7 @@ def test_length_limits() -> None:
     short, exact, long = make(
         tokens(1), tokens(1, 2), tokens(1, 2, 3), min_length=2, max_length=2, loss_mask="all"
     )
-    assert reason(short) == "1 tokens are fewer than --min-length 2"
+    assert reason(short) == "1 token is fewer than --min-length 2"
     assert masked(exact) == masked(long) == [1, 1]
     assert isinstance(exact, Sample)
     assert isinstance(long, Sample)
@@ -227,7 +229,7 @@ def test_truncation_that_leaves_nothing_to_predict_is_a_skip() -> None:
     cut, kept = make(tokens(1, 2, 3, mask=[0, 0, 1]), tokens(1, 2, 3, mask=[0, 1, 1]), max_length=2)
     assert (
         reason(cut)
-        == "0 tokens to be predicted within --max-length 2, of 3 are fewer than --min-loss-tokens 1"
+        == "0 tokens to be predicted within --max-length 2, of 3, are fewer than --min-loss-tokens 1"
     )
     assert masked(kept) == [0, 1]
 
@@ -243,7 +245,7 @@ def test_fewest_tokens_to_be_predicted() -> None:
     rows = tokens(1, 2, 3, mask=[1, 1, 0]), tokens(1, 2, 3, mask=[0, 1, 0]), tokens(1, 2, 3, mask=[1, 0, 1])
     kept, few, cut = make(*rows, min_loss_tokens=2, max_length=2)
     assert masked(kept) == [1, 1]
-    assert "1 tokens to be predicted within --max-length 2" in reason(few)
+    assert "1 token to be predicted within --max-length 2, of 3, is fewer than" in reason(few)
     assert isinstance(cut, SkippedRow)
     assert cut.cause == "too few loss tokens"
 
