@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hiddenfeed.errors import ConfigError
+from hiddenfeed.words import nearest_text
 from producer.looks import Look, way_in
 
 #: What a sample is made of, and the columns it may be in, the first one that a row has is taken.
@@ -29,7 +30,7 @@ SPELLINGS: Mapping[str, tuple[str, ...]] = {
 #: Kinds of rows, named after the column that makes a row one; where a row has several the first counts.
 KINDS = ("messages", "conversations", "input_ids", "prompt", "text")
 #: Names that may be of anything: what is in them counts where nothing else makes the row a sample.
-_VAGUE = ("data",)
+VAGUE = ("data",)
 #: Columns that are read beside the one that makes the kind.
 _BESIDE: Mapping[str, tuple[str, ...]] = {
     "messages": ("system", "tools"),
@@ -107,7 +108,7 @@ class Columns:
     def _shape_of(self, values: Mapping[str, Any]) -> Shape | None:
         own = _names_by_spelling(values)
         found = [
-            (kind, column, spelled in _VAGUE)
+            (kind, column, spelled in VAGUE)
             for kind in self.kinds
             for spelled in self.spellings[kind]
             if (column := own(spelled)) is not None and values[column] is not None
@@ -143,7 +144,7 @@ class Columns:
     def missing(self, looks: Mapping[str, Look]) -> str:
         """What to say of a row or file with such columns, none of which makes a sample, and what to do."""
         wanted = ", ".join(
-            column for kind in self.kinds for column in self.spellings[kind] if column not in _VAGUE
+            column for kind in self.kinds for column in self.spellings[kind] if column not in VAGUE
         )
         return f"none of {wanted}; it has {_listed(list(looks)) or 'nothing'}{way_in(looks)}"
 
@@ -186,6 +187,7 @@ def _pairs(columns: str) -> Iterator[tuple[str, tuple[str, ...]]]:
         if not equals or what not in SPELLINGS:
             raise ConfigError(
                 f"--columns {columns!r}: {pair.strip()!r} is not WHAT=COLUMN, where WHAT is one of {', '.join(SPELLINGS)}"
+                f"{nearest_text(what, SPELLINGS) if equals else ''}"
             )
         if what in seen:
             raise ConfigError(f"--columns {columns!r} names {what} twice")

@@ -15,7 +15,7 @@ from producer.sources.files import hash_data
 
 #: Counted up whenever the same row would become another sample, or be kept where it was skipped or the other way
 #: round: a half-made run is not gone on with in another way than it was begun.
-PREPARATION = 2
+PREPARATION = 3
 
 #: Files that decide how a tokenizer cuts text, over all kinds of tokenizers.
 _TOKENIZER_FILES = (

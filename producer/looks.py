@@ -13,17 +13,28 @@ Look = Literal["turns", "numbers", "text", ""]
 _PREFERRED, _REFUSED = ("chosen", "preferred"), ("rejected", "dispreferred")
 
 
+#: Where the messages of an object may be that stands for a conversation.
+NESTED = ("messages", "conversations", "conversation")
+
+
+def is_turn(value: Any) -> bool:
+    """True for an object that says who speaks."""
+    return isinstance(value, dict) and bool({"role", "from"} & value.keys())
+
+
 def look_of(value: Any) -> Look:
     """What a value of a row looks like; "" for what is nothing that a sample is made of."""
     if isinstance(value, str):
         return "text"
     if isinstance(value, np.ndarray):
         return "numbers" if value.dtype.kind in "iu" else ""
+    if isinstance(value, dict):
+        return next(("turns" for key in NESTED if look_of(value.get(key)) == "turns"), "")
     if not isinstance(value, list) or not value:
         return ""
     first = value[0]
     if isinstance(first, dict):
-        return "turns" if {"role", "from"} & first.keys() else ""
+        return "turns" if is_turn(first) else ""
     return "numbers" if type(first) is int else ""
 
 

@@ -10,11 +10,13 @@ from typing import Any
 
 import msgspec
 
+from producer.chat_export import EXPORT, is_export
 from producer.columns import Columns, Shape
 from producer.given_tokens import given_tokens
-from producer.looks import look_of
+from producer.looks import is_turn, look_of
 from producer.rows import Content, RawRow, RowError, SkippedRow, SourceRow, Text, kind_of
-from producer.turns import conversation, exchange, tool_list
+from producer.tools import tool_list
+from producer.turns import conversation, exchange
 
 MAX_ID_CHARACTERS = 1000
 
@@ -25,6 +27,8 @@ def parse_row(row: RawRow, columns: Columns) -> SourceRow | SkippedRow:
     try:
         values = values_of(row)
         shape = columns.shape_of(values)
+        if shape is None and is_export(values):
+            raise RowError(f"{row.place} {EXPORT}")
         if shape is None:
             looks = {str(name): look_of(value) for name, value in values.items()}
             without = [name for name in looks if columns.makes_samples([name])]
@@ -50,7 +54,10 @@ def values_of(row: RawRow) -> Mapping[str, Any]:
     except RecursionError:
         raise RowError(f"{row.place} is not JSON that can be read: it is nested too deeply") from None
     if not isinstance(values, dict):
-        raise RowError(f"{row.place} is not a JSON object with named fields")
+        turns = isinstance(values, list) and values and is_turn(values[0])
+        each = ".[] | " if row.place.startswith("element") else ""
+        way_out = f", but a list of turns; jq -c '{each}{{messages: .}}' makes lines of such" if turns else ""
+        raise RowError(f"{row.place} is not a JSON object with named fields{way_out}")
     return values
 
 

@@ -42,9 +42,9 @@ def turn_list(where: str, raw: Any) -> Any:
         return raw
     if all(isinstance(item, str) for item in raw):
         return [{"role": _SIDES[place % 2], "content": text} for place, text in enumerate(raw)]
-    if all(_is_pair(item) and isinstance(item, list) and item[0].strip().lower() in ROLES for item in raw):
+    if all(is_pair(item) and isinstance(item, list) and item[0].strip().lower() in ROLES for item in raw):
         return [{"role": role, "content": text} for role, text in raw]
-    if any(_is_pair(item) for item in raw):
+    if any(is_pair(item) for item in raw):
         return [message for item in raw for message in _messages_of(item)]
     return raw
 
@@ -63,7 +63,8 @@ def _transposed(where: str, raw: dict[str, Any]) -> Any:
     return [dict(zip(lists, items, strict=True)) for items in zip(*lists.values(), strict=True)]
 
 
-def _is_pair(item: Any) -> bool:
+def is_pair(item: Any) -> bool:
+    """True for a question with its answer: a list of two, or an object of two texts by names that are known."""
     if isinstance(item, list):
         return len(item) == 2 and isinstance(item[0], str)
     return _keys_of(item) is not None
@@ -78,7 +79,7 @@ def _keys_of(item: Any) -> tuple[str, str] | None:
 
 def _messages_of(item: Any) -> Iterator[Any]:
     """A question and its answer, if there is one yet, as messages; whatever else stands between them as it is."""
-    if not _is_pair(item):
+    if not is_pair(item):
         yield item
         return
     keys = _keys_of(item)

@@ -11,12 +11,17 @@ from typing import Any
 
 import msgspec
 
+from producer.blocks import has_blocks, without_blocks
+from producer.chat_export import EXPORT, is_export
+from producer.columns import SPELLINGS
+from producer.content import content_text
+from producer.looks import NESTED
 from producer.roles import ROLES
 from producer.rows import Conversation, Message, RowError, kind_of
+from producer.tools import decoded_list, tool_list
 from producer.turn_lists import turn_list
 
 _REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
-_TEXT_PARTS = ("text", "input_text", "output_text")
 #: Where what a message says may be, the first that has something counts.
 _CONTENT_KEYS = ("content", "value", "parts", "text")
 _SPELLED_KEYS = ("role", "from", *_CONTENT_KEYS)
@@ -25,9 +30,16 @@ _SPELLED_KEYS = ("role", "from", *_CONTENT_KEYS)
 def conversation(where: str, raw: Any, system: Any, tools: list[Any] | None) -> Conversation:
     """The conversation in the column `where`; `system` and `tools` are what stands beside it, or None.
 
+    An object that has the messages in it is taken for them, with a system prompt and tools that stand there.
     Raises RowError naming the message that is wrong.
     """
-    raw = turn_list(where, _decoded(raw))
+    raw = decoded_list(raw)
+    if isinstance(raw, dict) and (nested := next((key for key in NESTED if raw.get(key)), None)):
+        system, tools = _beside(raw, system, tools)
+        where, raw = f"{where}.{nested}", decoded_list(raw[nested])
+    if isinstance(raw, dict) and is_export(raw):
+        raise RowError(f"{where} {EXPORT}")
+    raw = turn_list(where, raw)
     if not isinstance(raw, list):
         raise RowError(f"{where} is {kind_of(raw)}, not a list of messages")
     if not raw:
@@ -43,7 +55,7 @@ def exchange(columns: Mapping[str, str], values: Mapping[str, Any]) -> Conversat
     """
     if "response" not in columns:
         raise RowError(_unanswered(columns["prompt"], values))
-    parts = {what: _decoded(values.get(column)) for what, column in columns.items()}
+    parts = {what: decoded_list(values.get(column)) for what, column in columns.items()}
     asked = _side(columns["prompt"], parts["prompt"], "user")
     about = parts.get("input")
     if about is not None and not isinstance(about, str):
@@ -124,6 +136,8 @@ def _unanswered(column: str, values: Mapping[str, Any]) -> str:
 def _whole(where: str, messages: list[Message], system: Any, tools: list[Any] | None) -> Conversation:
     if not any(_says_something(message) for message in messages):
         raise RowError(f"{where} is empty: no message says anything", "empty")
+    if isinstance(system, list):
+        system = content_text("the system prompt", system)
     if system is not None and not isinstance(system, str):
         raise RowError(f"the system prompt is {kind_of(system)}, not text")
     # A conversation that brings its own is not given a second one.
@@ -132,8 +146,28 @@ def _whole(where: str, messages: list[Message], system: Any, tools: list[Any] | 
     return Conversation(messages, tools)
 
 
+def _beside(raw: Mapping[str, Any], system: Any, tools: list[Any] | None) -> tuple[Any, list[Any] | None]:
+    """System prompt and tools of a conversation that is an object: what stands beside it, else what is in it."""
+    if system is None:
+        system = next((raw[key] for key in SPELLINGS["system"] if raw.get(key)), None)
+    if tools is None:
+        column = next((key for key in SPELLINGS["tools"] if raw.get(key)), "")
+        tools = tool_list(column, raw.get(column))
+    return system, tools
+
+
 def _messages(where: str, raw: list[Any]) -> list[Message]:
-    return [_plain_message(item) or _message(f"{where}[{place}]", item) for place, item in enumerate(raw)]
+    messages: list[Message] = []
+    for place, item in enumerate(raw):
+        plain = _plain_message(item)
+        if plain is not None:
+            messages.append(plain)
+        elif has_blocks(item):
+            name = f"{where}[{place}]"
+            messages += [_message(name, one) for one in without_blocks(name, item)]
+        else:
+            messages.append(_message(f"{where}[{place}]", item))
+    return messages
 
 
 def _plain_message(raw: Any) -> Message | None:
@@ -164,7 +198,7 @@ def _message(where: str, raw: Any) -> Message:
     if role is None:
         raise RowError(f"{where} has the unknown role {spelled[:40]!r}")
     said = next((raw[key] for key in _CONTENT_KEYS if raw.get(key) is not None), None)
-    content = _content_text(where, said)
+    content = content_text(where, said)
     rest = {key: value for key, value in raw.items() if key not in _SPELLED_KEYS and value is not None}
     if role == "call":
         return {"role": "assistant", "content": "", **rest, "tool_calls": _calls(where, content)}
@@ -226,57 +260,5 @@ def _calls(where: str, text: str) -> list[Any]:
     ]
 
 
-def _content_text(where: str, content: Any) -> str:
-    """Content as one text: a list of text parts is joined, None is empty."""
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise RowError(f"{where}: content is {kind_of(content)}, not text")
-    return "".join(_part_text(where, part) for part in content)
-
-
-def _part_text(where: str, part: Any) -> str:
-    text = part
-    if isinstance(part, dict):
-        text = part.get("text") if (part.get("type") or "text") in _TEXT_PARTS else None
-    if not isinstance(text, str):
-        kind = part.get("type") if isinstance(part, dict) else kind_of(part)
-        raise RowError(f"{where}: content has a part of type {str(kind)[:40]}; only text is supported")
-    return text
-
-
 def _says_something(message: Message) -> bool:
     return bool(message["content"].strip() or message.get("tool_calls") or message.get("reasoning_content"))
-
-
-def tool_list(column: str, raw: Any) -> list[Any] | None:
-    """The descriptions of tools in `column`, None if there are none; raises RowError for what is no list.
-
-    In a column `functions` they are what OpenAI called so before there were tools, whose `function` each becomes.
-    """
-    raw = _decoded(raw)
-    if raw is None or raw in ([], "", "[]"):
-        return None
-    if not isinstance(raw, list):
-        raise RowError(f"{column} is {kind_of(raw)}, not a list of tool descriptions")
-    if column.lower() != "functions":
-        return raw
-    return [
-        tool if isinstance(tool, dict) and "function" in tool else {"type": "function", "function": tool}
-        for tool in raw
-    ]
-
-
-def _decoded(raw: Any) -> Any:
-    """A list of objects that is written as JSON inside a text, as flat tables have it; else `raw` itself."""
-    if not isinstance(raw, str) or raw.lstrip()[:1] != "[":
-        return raw
-    try:
-        decoded = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        return raw
-    # A prompt may well be about a list of numbers.
-    objects = isinstance(decoded, list) and decoded and all(isinstance(item, dict) for item in decoded)
-    return decoded if objects else raw

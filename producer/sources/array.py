@@ -28,26 +28,27 @@ _STEPS[list(b"{[")], _STEPS[list(b"}]")] = 1, -1
 _Places = npt.NDArray[np.int64]
 
 
-def read_array(where: str, stream: IO[bytes]) -> Iterator[tuple[str, bytes | RowError]]:
+def read_array(
+    where: str, stream: IO[bytes], *, alone: bool = True
+) -> Iterator[tuple[str, bytes | RowError]]:
     """(`element 12`, its bytes) of every element, counted from 1.
 
-    Raises ConfigError naming `where` if the array does not end, or something follows its end.
+    Raises ConfigError naming `where` if the array does not end, or something follows its end, if it is `alone`.
     """
-    for number, element in enumerate(_elements(where, stream), start=1):
+    for number, element in enumerate(_elements(where, stream, alone), start=1):
         place = f"element {number}"
         yield place, lines.too_long(place) if element is None else element
 
 
-def _elements(where: str, stream: IO[bytes]) -> Iterator[bytes | None]:
-    cutter, found = _Cutter(), 0
+def _elements(where: str, stream: IO[bytes], alone: bool) -> Iterator[bytes | None]:
+    cutter, found = Cutter(), 0
     # A long element is read in ever longer pieces, so that it is not copied once for each short one.
     while chunk := stream.read(max(_CHUNK_BYTES, cutter.held_bytes)):
         for element in cutter.feed(chunk):
             found += 1
             yield element
         if cutter.rest is not None:
-            rest = cutter.rest.lstrip() or stream.read(_CHUNK_BYTES).lstrip()
-            if rest:
+            if alone and (cutter.rest.lstrip() or stream.read(_CHUNK_BYTES).lstrip()):
                 raise ConfigError(
                     f"{where} goes on after the end of its JSON array, after element {found}; "
                     "a file is one array of objects, or one object a line"
@@ -56,11 +57,11 @@ def _elements(where: str, stream: IO[bytes]) -> Iterator[bytes | None]:
     raise ConfigError(f"{where} is damaged after element {found}: its JSON array does not end")
 
 
-class _Cutter:
+class Cutter:
     """Takes a stream in pieces and gives back the elements of its outermost array."""
 
     def __init__(self) -> None:
-        self._scan = _Scan()
+        self._scan = Scan()
         #: What was not given back yet: the beginning of an element.
         self._held = b""
         self._too_long = False
@@ -90,7 +91,7 @@ class _Cutter:
             self._held, self._too_long = b"", True
 
 
-class _Scan:
+class Scan:
     """Follows the depth of a stream, piece by piece."""
 
     def __init__(self) -> None:

@@ -19,7 +19,8 @@ from producer.sources.array import read_array
 from producer.sources.files import DataFile
 from producer.sources.lines import read_lines
 from producer.sources.tables import Table, open_table
-from producer.sources.unpack import DAMAGE, Unpacked, unpack
+from producer.sources.unpack import BUFFER_BYTES, DAMAGE, Unpacked, unpack
+from producer.sources.wrapped import rows_inside
 
 #: Rows of a file that are looked at to say aloud how the file is read.
 _LOOKED_AT = 200
@@ -91,6 +92,10 @@ class RowReader:
                     "read_csv(…).to_parquet(…)"
                 )
             self._position = raw.tell
+            inside = rows_inside(file, unpacked.stream.peek(BUFFER_BYTES), self._columns)
+            if inside is not None:
+                packed = f", {unpacked.packing}" if unpacked.packing else ""
+                return inside.read(file.where, unpacked.stream), f"{inside}{packed}", ()
             return read_lines(unpacked.stream), str(unpacked), ()
         if unpacked.format == "a JSON array":
             self._position = raw.tell

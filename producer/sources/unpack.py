@@ -6,7 +6,6 @@ import bz2
 import gzip
 import io
 import lzma
-import re
 import zlib
 from dataclasses import dataclass
 from typing import Literal, cast
@@ -17,8 +16,8 @@ from hiddenfeed.errors import ConfigError
 
 Format = Literal["JSON lines", "a JSON array", "Parquet", "an Arrow file", "an Arrow stream"]
 
-#: Also how exactly it can be said where a packed file is damaged.
-_BUFFER_BYTES = 64 * 1024
+#: Also how exactly it can be said where a packed file is damaged, and how much of one can be looked at.
+BUFFER_BYTES = 64 * 1024
 #: Bytes looked at to tell what a file is.
 HEAD_BYTES = 64
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -49,9 +48,6 @@ _FOREIGN = (
     (b"\xfe\xff", "is UTF-16 text; write it as UTF-8"),
     (b"version https://git-lfs", "is a pointer of Git LFS and not the file itself; fetch it with git lfs pull"),
 )  # fmt: skip
-
-#: A brace alone, then a key: no line of this would be a row.
-_OBJECT_OVER_LINES = re.compile(rb'\{\s*\n\s*"[^"\n]*"\s*:')
 
 #: What reading a damaged file raises, beside OSError.
 DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError, pa.ArrowException)
@@ -88,7 +84,7 @@ def unpack(where: str, raw: io.BufferedReader) -> Unpacked:
             if packing:
                 raise ConfigError(f"{where} is {table} inside {packing}; unpack it, tables are packed within")
             return Unpacked(stream, None, table)
-    return Unpacked(stream, packing, _text_format(where, stream))
+    return Unpacked(stream, packing, _text_format(stream))
 
 
 def _stream(raw: io.BufferedReader, packing: str | None) -> io.BufferedReader:
@@ -101,19 +97,14 @@ def _stream(raw: io.BufferedReader, packing: str | None) -> io.BufferedReader:
         unpacked = bz2.BZ2File(raw)
     elif packing == "xz":
         unpacked = lzma.LZMAFile(raw)  # noqa: SIM115 - the stream's to close
-    return io.BufferedReader(cast(io.RawIOBase, unpacked), _BUFFER_BYTES)
+    return io.BufferedReader(cast(io.RawIOBase, unpacked), BUFFER_BYTES)
 
 
-def _text_format(where: str, stream: io.BufferedReader) -> Format:
+def _text_format(stream: io.BufferedReader) -> Format:
     """Lines or an array, by the first character; the stream stays where it is, behind a byte order mark."""
     if stream.peek(len(_BYTE_ORDER_MARK)).startswith(_BYTE_ORDER_MARK):
         stream.read(len(_BYTE_ORDER_MARK))
-    start = stream.peek(_BUFFER_BYTES).lstrip()
+    start = stream.peek(BUFFER_BYTES).lstrip()
     if start.startswith(b"["):
         return "a JSON array"
-    if _OBJECT_OVER_LINES.match(start):
-        raise ConfigError(
-            f"{where} is one JSON object over many lines; rows are objects of one line each, or the elements of an array "
-            "(jq -c . makes lines of objects)"
-        )
     return "JSON lines"

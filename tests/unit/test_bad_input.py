@@ -291,7 +291,11 @@ BAD_FILES = {
     "git lfs": (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n", "is a pointer of Git LFS"),
     "old Mac lines": (GOOD + b"\r" + GOOD, "mostly: 1 × line 1 is not JSON"),
     "one object over lines": (json.dumps({"messages": TURNS}, indent=1).encode(), "is one JSON object over many lines"),
-    "an array inside an object": (row(data=[{"messages": TURNS}]), "data[0] has no role: neither role nor from"),
+    "two arrays inside an object": (
+        row(train=[{"messages": TURNS}], test=[{"messages": TURNS}]),
+        "is one JSON object with several lists of rows (train, test); write the one that is wanted",
+    ),
+    "an array of rows of no kind inside an object": (row(list=[{"x": 1}]), "has none of messages, "),
     "array cut": (b"[" + GOOD + b"," + GOOD, "is damaged after element 1: its JSON array does not end"),
     "array and more": (b"[" + GOOD + b"]" + GOOD, "goes on after the end of its JSON array"),
     "array of nothing": (b"[]", "has no rows"),

@@ -156,7 +156,10 @@ def test_reasoning_goes_under_both_names_that_templates_read() -> None:
         ([{"role": "narrator", "content": "hi"}], "messages[0] has the unknown role 'narrator'"),
         ([{"role": 3, "content": "hi"}], "messages[0] has no role"),
         ([{"role": "user", "content": 3}], "messages[0]: content is a number, not text"),
-        ([{"role": "user", "content": [{"type": "image_url"}]}], "a part of type image_url; only text"),
+        (
+            [{"role": "user", "content": [{"type": "image_url"}]}],
+            "content has an image, a part of type image_url; only text is supported",
+        ),
         ([{"role": "user", "content": [7]}], "a part of type a number; only text"),
         ([{"role": "user", "content": " "}], "messages is empty: no message says anything"),
         (
