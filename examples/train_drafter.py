@@ -11,7 +11,9 @@ embedding and head (frozen), and for EAGLE-3 the target's final states for soft 
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Iterator
+from datetime import timedelta
 
 import torch
 from torch import Tensor, nn
@@ -118,6 +120,14 @@ def endless(batches: TrainingBatches, loaders: int) -> Iterator[TrainingBatch]:
         epoch += 1
 
 
+def pace(step: int, steps: int, tokens: int, seconds: float) -> str:
+    """`, 5,210 tokens/s, 0:01:05 left`; nothing after the first step, which opens files and warms up."""
+    if step == 1:
+        return ""
+    left = timedelta(seconds=round(seconds / (step - 1) * (steps - step)))
+    return f", {tokens / seconds:,.0f} tokens/s, {left} left"
+
+
 KINDS = {"eagle3": EagleDrafter, "dflash": DFlashDrafter}
 
 
@@ -125,13 +135,15 @@ def main() -> None:
     """Train, and say how it goes."""
     parser = argparse.ArgumentParser(description="Train a small drafter on a run.")
     parser.add_argument("run", help="s3://bucket/prefix/<run id> or a folder")
-    parser.add_argument("--kind", choices=KINDS, default="eagle3")
+    parser.add_argument("--kind", choices=KINDS, default="eagle3", help="which drafter (default eagle3)")
     parser.add_argument("--vocabulary", type=int, help="of the target; its configuration says when not given")
-    parser.add_argument("--width", type=int, default=256)
-    parser.add_argument("--tokens", type=int, default=1024, help="of a training batch")
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--loaders", type=int, default=0, help="processes that read")
+    parser.add_argument("--width", type=int, default=256, help="of the drafter (default 256)")
+    parser.add_argument("--tokens", type=int, default=1024, help="padded tokens of a batch (default 1024)")
+    parser.add_argument("--steps", type=int, default=200, help="batches to train on (default 200)")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default cpu)")
+    parser.add_argument(
+        "--loaders", type=int, default=0, help="processes that read; 0 reads in threads (default)"
+    )
     asked = parser.parse_args()
 
     run = open_run(asked.run)
@@ -146,6 +158,7 @@ def main() -> None:
     optimizer = torch.optim.AdamW(drafter.parameters(), lr=1e-3)
     print(f"{info.run_id}: {info.samples_stored:,} samples, taps {info.taps} of {info.model}")
     batches = endless(TrainingBatches(run, tokens=asked.tokens), asked.loaders)
+    tokens, begun = 0, 0.0
     for step in range(1, asked.steps + 1):
         batch = next(batches)
         # The bits are bfloat16, for which numpy has no name.
@@ -156,8 +169,16 @@ def main() -> None:
         loss.backward()
         nn.utils.clip_grad_norm_(drafter.parameters(), 1.0)
         optimizer.step()
-        if step == 1 or step % 20 == 0:
-            print(f"step {step}: loss {loss.item():.3f}, {right.item():.0%} of the tokens guessed right")
+        if step == 1:
+            begun = time.monotonic()
+        else:
+            tokens += int(batch.lengths.sum())
+        if step == 1 or step % 20 == 0 or step == asked.steps:
+            said = f"loss {loss.item():.3f}, {right.item():.0%} of the tokens guessed right"
+            took = time.monotonic() - begun
+            print(
+                f"step {step:,} of {asked.steps:,}: {said}{pace(step, asked.steps, tokens, took)}", flush=True
+            )
 
 
 if __name__ == "__main__":

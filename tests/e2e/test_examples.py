@@ -29,15 +29,20 @@ def test_a_drafter_learns_a_run(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = _little_run(tmp_path)
-    settings = ["--vocabulary", "1000", "--width", "64", "--tokens", "400", "--steps", "40"]
+    settings = ["--vocabulary", "1000", "--width", "64", "--tokens", "400", "--steps", "45"]
     # Threads that wait for each other on cores that other tests use take several times the time.
     torch.set_num_threads(1)
     monkeypatch.setattr(sys, "argv", ["train", url, "--kind", kind, *settings])
     runpy.run_path(str(_ROOT / "examples/train_drafter.py"), run_name="__main__")
     said = capsys.readouterr().out
     assert f"{Path(url).name}: 12 samples, taps (0, 2, 3) of example/tiny" in said
+    steps = [line for line in said.splitlines() if line.startswith("step ")]
+    # The first step has no pace yet, the last one is always there.
+    assert re.fullmatch(r"step 1 of 45: loss [\d.]+, \d+% of the tokens guessed right", steps[0])
+    assert re.fullmatch(r"step 20 of 45: .* right, [\d,]+ tokens/s, 0:\d\d:\d\d left", steps[1])
+    assert re.fullmatch(r"step 45 of 45: .* right, [\d,]+ tokens/s, 0:00:00 left", steps[3])
     losses = [float(loss) for loss in re.findall(r"loss ([0-9.]+)", said)]
-    assert len(losses) == 3
+    assert len(losses) == 4
     assert losses[-1] < losses[0] * 0.6
 
 
