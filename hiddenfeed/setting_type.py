@@ -151,7 +151,7 @@ class SettingType:
         return f", {self._shown(self.least)} or more"
 
     def _shown(self, number: float) -> str:
-        return shown_size(int(number)) if self.is_size else f"{number:,.15g}"
+        return shown_size(int(number)) if self.is_size else f"{number:.15g}"
 
 
 @cache

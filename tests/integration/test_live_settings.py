@@ -51,7 +51,7 @@ def test_what_is_not_live_or_not_a_value_is_refused_and_nothing_changes(redis_cl
         ({"upload_paralelism": "50"}, r"; did you mean upload_parallelism\?"),
         (
             {"upload_parallelism": "0"},
-            "live setting upload_parallelism '0' cannot be used: it takes a whole number from 1 to 5,000",
+            "live setting upload_parallelism '0' cannot be used: it takes a whole number from 1 to 5000",
         ),
     ):
         with pytest.raises(ConfigError, match=reason):

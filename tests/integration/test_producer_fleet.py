@@ -38,7 +38,7 @@ def test_set_reaches_a_running_process_and_clearing_gives_its_own_value_back(
         ("=5", "'=5' is not NAME=VALUE"),
         (
             "upload_parallelism=many",
-            "live setting upload_parallelism 'many' cannot be used: it takes a whole number from 1 to 5,000",
+            "live setting upload_parallelism 'many' cannot be used: it takes a whole number from 1 to 5000",
         ),
         ("log_level=debug", "log_level cannot be changed in a running fleet"),
         ("nonsense=1", "there is no setting 'nonsense'"),

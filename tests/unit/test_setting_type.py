@@ -69,7 +69,7 @@ def test_what_is_no_number_of_anything_is_refused(name: str, raw: str) -> None:
         ("max_length", "4k", "it takes a whole number of tokens, 1 or more"),
         ("max_length", "4_096", "it takes a whole number of tokens, 1 or more"),
         ("prepare_processes", "65", "it takes a whole number from 0 to 64"),
-        ("upload_parallelism", "5001", "it takes a whole number from 1 to 5,000"),
+        ("upload_parallelism", "5001", "it takes a whole number from 1 to 5000"),
         ("lease_seconds", "2", "it takes a whole number of seconds, 3 or more"),
         ("retry_base_seconds", "0", "it takes a number of seconds above 0"),
         ("spool_low_percent", "101", "it takes a whole number of percent from 1 to 100"),

@@ -63,7 +63,7 @@ def test_flags_are_made_from_the_declaration() -> None:
     ("given", "environ", "message"),
     [
         ({"upload_parallelism": "many"}, {}, r"^--upload-parallelism 'many' cannot be used"),
-        ({"upload_parallelism": "0"}, {}, r"it takes a whole number from 1 to 5,000"),
+        ({"upload_parallelism": "0"}, {}, r"it takes a whole number from 1 to 5000"),
         ({}, {"HIDDENFEED_UPLOAD_PARALLELISM": "9999"}, r"^HIDDENFEED_UPLOAD_PARALLELISM '9999' cannot"),
         (
             {},
