@@ -23,19 +23,37 @@ from hiddenfeed.tidy import find_strays, remove
 from hiddenfeed.verify import verify
 
 _TOKENS_SHOWN = 20
-_EXAMPLES = """\
+_EPILOG = """\
 COMMAND --help says more of each. Exit codes: 0 it is so, 2 a setting is wrong, 65 the run is not complete or something
 in it is not as it should be, 75 the store is away.
 
 examples:
-  hiddenfeed show s3://my-bucket/states                                          # the runs there
-  hiddenfeed verify s3://my-bucket/states/my-run-0123456789ab --deep             # every byte is read
-  hiddenfeed sample s3://my-bucket/states/my-run-0123456789ab --position 0
-  hiddenfeed show /data/states --json
+  hiddenfeed show s3://my-bucket/states                              # the runs there
+  hiddenfeed verify s3://my-bucket/states/my-run-0123456789ab
 """
-_URL_HELP = {
-    "": "the run: s3://bucket/prefix/<run id>, or its folder",
-    "show": "a run (s3://bucket/prefix/<run id>, or its folder), or the root of several",
+_URL = "s3://my-bucket/states/my-run-0123456789ab"
+#: By command: what it does, what its URL may be, and examples.
+_HELP = {
+    "verify": (
+        "prove from the store alone that a run is complete",
+        "the run: s3://bucket/prefix/<run id>, or its folder",
+        f"  hiddenfeed verify {_URL}\n  hiddenfeed verify {_URL} --deep --json",
+    ),
+    "show": (
+        "say what a run is, how far it is and where its files are, or list the runs of a store",
+        "a run (s3://bucket/prefix/<run id>, or its folder), or the root of several",
+        f"  hiddenfeed show s3://my-bucket/states\n  hiddenfeed show {_URL} --json",
+    ),
+    "sample": (
+        "print one sample: its tokens, its loss mask, and the norms of its states",
+        "the run: s3://bucket/prefix/<run id>, or its folder",
+        f"  hiddenfeed sample {_URL} row-17\n  hiddenfeed sample {_URL} --position 0 --all",
+    ),
+    "tidy": (
+        "list what lies among a run's batches and is not of the run, and so keeps it from being proven",
+        "the run: s3://bucket/prefix/<run id>, or its folder",
+        f"  hiddenfeed tidy {_URL}\n  hiddenfeed tidy {_URL} --remove",
+    ),
 }
 
 
@@ -49,57 +67,51 @@ def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="hiddenfeed",
         description="Look at runs of hidden states in a folder or in S3.",
-        epilog=_EXAMPLES,
+        epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for name, body, text in (
-        ("verify", _verify, "prove from the store alone that a run is complete"),
-        (
-            "show",
-            _show,
-            "say what a run is, how far it is and where its files are, or list the runs of a store",
-        ),
-        ("sample", _sample, "print one sample: its tokens, its loss mask, and the norms of its states"),
-        (
-            "tidy",
-            _tidy,
-            "list what lies among a run's batches and is not of the run, and so keeps it from being proven",
-        ),
-    ):
+    bodies = {"verify": _verify, "show": _show, "sample": _sample, "tidy": _tidy}
+    for name, (summary, url, examples) in _HELP.items():
         command = commands.add_parser(
-            name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False
+            name,
+            help=summary,
+            description=summary[0].upper() + summary[1:] + ".",
+            epilog=f"examples:\n{examples}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
         )
-        command.set_defaults(body=body)
-        command.add_argument("url", metavar="URL", help=_URL_HELP.get(name, _URL_HELP[""]))
-        if name == "verify":
-            command.add_argument(
-                "--deep", action="store_true", help="read every file and check every tensor's checksum"
-            )
-        if name == "tidy":
-            command.add_argument(
-                "--remove",
-                action="store_true",
-                help="delete what is listed; a batch whose file or note goes is extracted again by `python -m producer wait`",
-            )
-            command.add_argument(
-                "--deep", action="store_true", help="read every byte of the batch files, too"
-            )
-        if name == "sample":
-            command.add_argument("sample_id", metavar="ID", nargs="?", help="the sample's id")
-            command.add_argument(
-                "--position", type=int, metavar="N", help="its position in the run, in place of its id"
-            )
-            command.add_argument(
-                "--all", action="store_true", help=f"print all tokens, not only the first {_TOKENS_SHOWN}"
-            )
-        if name != "sample":
-            command.add_argument(
-                "--json", action="store_true", help="print one JSON document in place of text"
-            )
+        command.set_defaults(body=bodies[name])
+        command.add_argument("url", metavar="URL", help=url)
+        _add_flags(command, name)
         add_store_flags(command)
     return parser
+
+
+def _add_flags(command: argparse.ArgumentParser, name: str) -> None:
+    """The flags of one command that do not say where S3 is."""
+    if name == "sample":
+        command.add_argument("sample_id", metavar="ID", nargs="?", help="the sample's id")
+        command.add_argument(
+            "--position", type=int, metavar="N", help="its position in the run, in place of its id"
+        )
+        command.add_argument(
+            "--all", action="store_true", help=f"print all tokens, not only the first {_TOKENS_SHOWN}"
+        )
+        return
+    command.add_argument("--json", action="store_true", help="print one JSON document in place of text")
+    if name == "verify":
+        command.add_argument(
+            "--deep", action="store_true", help="read every file and check every tensor's checksum"
+        )
+    if name == "tidy":
+        command.add_argument(
+            "--remove",
+            action="store_true",
+            help="delete what is listed; a batch whose file or note goes is extracted again by `python -m producer wait`",
+        )
+        command.add_argument("--deep", action="store_true", help="read every byte of the batch files, too")
 
 
 def _verify(flags: argparse.Namespace) -> int:
