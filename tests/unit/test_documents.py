@@ -69,3 +69,16 @@ def test_commands_of_the_producer_that_documents_name_are_there() -> None:
         for name in re.findall(r"python -m producer ([a-z][a-z-]*)", document.read_text(encoding="utf-8"))
     }
     assert {"run", "wait", "plan"} <= found <= known
+
+
+def test_the_help_of_each_command_of_the_producer_has_an_example_and_one_line_of_usage() -> None:
+    from producer.__main__ import commands
+
+    for command in commands():
+        text = command.parser.format_help()
+        usage, _, rest = text.partition("\n\n")
+        assert usage.startswith(f"usage: {command.prog} [FLAGS]")
+        assert "\n" not in usage
+        examples = re.findall(r"^examples?:\n((?:  .*\n)+)", rest, re.MULTILINE)
+        assert len(examples) == 1, command.prog
+        assert all(line.startswith(f"  {command.prog}") for line in examples[0].splitlines())

@@ -15,8 +15,10 @@ from hiddenfeed.errors import ConfigError
 from producer.digest_set import DigestSet
 from producer.duplicates import Duplicates
 from producer.loss_spans import mode_of
+from producer.report import tally_lines
 from producer.rows import Content, Conversation, SkippedRow, SourceRow, Text, Tokens
 from producer.samples import Sample, SampleMaker
+from producer.tally import Tally
 from tests.tiny_chat import CHATML, VOCABULARY, loss_spans, pretrained, tiny_tokenizer
 
 TALK = Conversation([{"role": "user", "content": "you"}, {"role": "assistant", "content": "fine"}])
@@ -131,6 +133,12 @@ def test_ends_that_given_tokens_have_twice_stay_once_with_their_mask_and_are_cou
     assert (len(single.ids), single.undoubled) == (5, False)
     assert isinstance(padded, Sample)
     assert (padded.ids.tolist(), padded.mask.tolist()) == ([bos, 5, eos], [0, 1, 0])
+    tally = Tally()
+    for sample in (double, single, padded):
+        tally.add(sample)
+    # The first lost two, the last two as well.
+    said = "2 samples began with BOS or ended with EOS more than once; one of each is kept"
+    assert said in tally_lines(tally)
 
 
 # --- texts that are much longer than what is kept of them ---
