@@ -13,14 +13,16 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import redis
 import torch
 
+from benchmarks.extraction_account import Account, CountedWorker
+from benchmarks.extraction_results import Round, describe, shares, speeds
 from benchmarks.extraction_run import FULL, QUICK, Scale, put_model_run, record_of, token_bytes
 from benchmarks.other_ways import OtherWays
 from benchmarks.random_model import random_qwen3
@@ -49,8 +51,12 @@ from gpu_worker.tokens import TokenCache
 from hiddenfeed.store.directory import DirectoryStore
 from standalone.servers import start_redis
 
+__all__ = ["describe", "measure_models", "run"]
+
 #: Longest wait for one round of the worker.
 _ROUND_SECONDS = 600.0
+ResultT = TypeVar("ResultT")
+
 #: Other ways get every so many-th sample: they are slow.
 _EVERY = 6
 
@@ -84,43 +90,15 @@ def measure_models(
         server.stop()
 
 
-def describe(results: dict[str, Any]) -> list[str]:
-    """The results for people."""
-    lines = []
-    for model, found in results["models"].items():
-        span = f"{found['efficiency_min']:.3f} to {found['efficiency_max']:.3f}"
-        fastest = f"fastest against fastest {found['efficiency_of_fastest']:.3f}"
-        lines += [
-            f"{model} on {found['device']} ({found['dtype']}, {found['threads']} threads):",
-            f"  efficiency     {found['efficiency']:.3f} (rounds {span}; {fastest})",
-            f"  of processors  {found['cpu_efficiency']:.3f}: seconds of bare passes over the worker's",
-            f"  noise          {found['noise']:.3f} (rounds {found['noise_min']:.3f} to {found['noise_max']:.3f}): bare against bare",
-            f"  worker         {found['worker_tokens_per_second']:,.0f} tokens/s",
-            f"  bare forward   {found['bare_tokens_per_second']:,.0f} tokens/s",
-            f"  padding        {found['padding_waste']:.2%} of what the device saw",
-            f"  against one by one {found['vs_one_by_one']:.2f}, 16 unsorted {found['vs_unsorted_16']:.2f}, "
-            f"a file for each sample {found['vs_per_sample_files']:.2f} times their tokens/s",
-            f"  of the worker's time: forward {found['forward_share']:.1%}, "
-            f"between forward passes {found['stall_share']:.2%}",
-        ]
-    return lines
+def as_in_a_job(call: Callable[[], ResultT]) -> ResultT:
+    """Call in a new thread, as every job of the worker has one, while this one waits.
 
-
-@dataclass(frozen=True)
-class _Round:
-    """Seconds of bare forward passes, of the worker, and of bare forward passes again."""
-
-    before: float
-    worker: float
-    after: float
-    #: Of the processors, over all threads of this process.
-    bare_cpu: float
-    worker_cpu: float
-
-    @property
-    def bare(self) -> float:
-        """Of the two."""
-        return (self.before + self.after) / 2
+    OpenMP has threads of its own for each thread that computes. While all of them are no more than there are processors
+    they wait for each other spinning, which beside other work of the machine makes a pass take twice as long; where there
+    are more, they sleep. The main thread has loaded and tested the model, so passes of a job are of the second kind.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(call).result()
 
 
 class Measurement:
@@ -144,16 +122,18 @@ class Measurement:
         self._service.prepare(self._document.run_id)
         bare, others = self._bare_passes(), self._other_ways()
         register_run(self._client, record_of(self._document))
-        worker, thread = self._start_worker()
+        with self._service.use(self._document.run_id) as served:
+            account = Account(served.engine.loop)
+        worker, thread = self._start_worker(account)
         try:
             self._worker_round()
             self._bare_round(bare)
-            others.seconds()
+            as_in_a_job(others.seconds)
             self._reports.clear()
             rounds, usual = [], []
             for _ in range(self._scale.rounds):
-                rounds.append(self._round(bare))
-                usual.append(others.seconds())
+                rounds.append(self._round(bare, account))
+                usual.append(as_in_a_job(others.seconds))
         finally:
             worker.stop()
             thread.join()
@@ -188,17 +168,19 @@ class Measurement:
             for name in others[0]
         }
 
-    def _round(self, bare: Sequence[MicroBatch]) -> _Round:
+    def _round(self, bare: Sequence[MicroBatch], account: Account) -> Round:
         cpu = [time.process_time()]
-        before = self._bare_round(bare)
+        before, spent = self._bare_round(bare), account.spent()
         cpu.append(time.process_time())
         worker = self._worker_round()
         cpu.append(time.process_time())
+        spent = account.spent() - spent
         after = self._bare_round(bare)
         cpu.append(time.process_time())
-        return _Round(before, worker, after, (cpu[1] - cpu[0] + cpu[3] - cpu[2]) / 2, cpu[2] - cpu[1])
+        bare_cpu = (cpu[1] - cpu[0] + cpu[3] - cpu[2]) / 2
+        return Round(before, worker, after, bare_cpu, cpu[2] - cpu[1], spent)
 
-    def _start_worker(self) -> tuple[Worker, threading.Thread]:
+    def _start_worker(self, account: Account) -> tuple[Worker, threading.Thread]:
         extractor = Extractor(self._service, self._spool)
 
         def handle(payload: Any, context: JobContext) -> BatchReport:
@@ -207,7 +189,8 @@ class Measurement:
             self._extracted.release()
             return report
 
-        worker = Worker(
+        worker = CountedWorker(
+            account,
             redis=self._client,
             role="gpu_worker",
             queues=RunChooser(self._client, self._service).choose_queue,
@@ -249,6 +232,9 @@ class Measurement:
 
     def _bare_round(self, passes: Sequence[MicroBatch]) -> float:
         """Seconds of the forward passes alone, in the model as the worker uses it."""
+        return as_in_a_job(lambda: self._bare_seconds(passes))
+
+    def _bare_seconds(self, passes: Sequence[MicroBatch]) -> float:
         with self._service.use(self._document.run_id) as served, torch.inference_mode():
             model = served.engine.model
             ids = [micro_batch.ids.to(model.device) for micro_batch in passes]
@@ -259,33 +245,15 @@ class Measurement:
                 torch.cuda.synchronize(model.device)
             return time.perf_counter() - begin
 
-    def _summary(self, passes: Sequence[MicroBatch], rounds: Sequence[_Round]) -> dict[str, Any]:
+    def _summary(self, passes: Sequence[MicroBatch], rounds: Sequence[Round]) -> dict[str, Any]:
         identity = self._document.identity
         tokens = sum(manifest.tokens_total for manifest in self._manifests)
         padded = sum(micro_batch.ids.numel() for micro_batch in passes)
-        worker, bare = [each.worker for each in rounds], [each.bare for each in rounds]
-        ratios, noise = (
-            [each.bare / each.worker for each in rounds],
-            [each.before / each.after for each in rounds],
-        )
-        fastest = min(min(each.before, each.after) for each in rounds)
-        total = sum(worker)
         return {
-            "efficiency": statistics.median(ratios),
-            "efficiency_min": min(ratios),
-            "efficiency_max": max(ratios),
-            "efficiency_of_fastest": fastest / min(worker),
-            "cpu_efficiency": sum(each.bare_cpu for each in rounds) / sum(each.worker_cpu for each in rounds),
-            "noise": statistics.median(noise),
-            "noise_min": min(noise),
-            "noise_max": max(noise),
-            "worker_tokens_per_second": tokens / statistics.median(worker),
-            "bare_tokens_per_second": tokens / statistics.median(bare),
+            **speeds(rounds, tokens, token_bytes(self._document)),
+            **shares(rounds, self._reports),
             "padding_waste": 1 - tokens / padded,
-            "states_gb_per_second": tokens * token_bytes(self._document) / statistics.median(worker) / 1e9,
-            "forward_share": sum(report.forward_seconds for report in self._reports) / total,
-            "stall_share": sum(report.stall_seconds for report in self._reports) / total,
-            "rounds": len(ratios),
+            "rounds": len(rounds),
             "batches": len(self._manifests),
             "micro_batches": len(passes),
             "samples": sum(manifest.samples for manifest in self._manifests),

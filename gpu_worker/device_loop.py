@@ -53,6 +53,8 @@ class LoopReport:
     """How the device spent its time on one batch."""
 
     forward_seconds: float = 0.0
+    #: Of them in the one that computes a sample a second time.
+    canary_seconds: float = 0.0
     #: Device time between forward passes.
     stall_seconds: float = 0.0
     padded_tokens: int = 0
@@ -276,7 +278,10 @@ class DeviceLoop:
         seconds = self._transfer.seconds
         forward = sum(seconds(begin, end) for begin, end in progress.marks)
         whole = seconds(progress.marks[0][0], progress.marks[-1][1])
-        return LoopReport(forward, max(0.0, whole - forward), progress.padded_tokens, progress.halvings)
+        # It comes last.
+        canary = seconds(*progress.marks[-1])
+        stall = max(0.0, whole - forward)
+        return LoopReport(forward, canary, stall, progress.padded_tokens, progress.halvings)
 
 
 def is_device_lost(error: RuntimeError) -> bool:

@@ -146,5 +146,7 @@ def test_gpu_check_measures_and_describes() -> None:
     found = gpu_check.measure(scale, "cpu", blocks=3, hidden_size=128)
     assert 0 < found["busy_fraction"] <= 1
     assert found["states_gb_per_second"] > 0
+    assert 0 < found["canary_share"] < found["forward_share"]
+    assert 0 < found["writer_share"] < found["beside_share"] < 1
     facts = {"gpu": "a GPU", "gpu_memory_bytes": 80e9, "torch": "2", "tests": "3 passed"}
     assert gpu_check.describe({**found, **facts})[0] == "a GPU, 80 GB, torch 2: 3 passed"
