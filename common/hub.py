@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from hiddenfeed.errors import ConfigError, HiddenfeedError, TransientError
 
@@ -135,6 +135,7 @@ def quiet_libraries() -> None:
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     quiet_hub()
+    _hide_bars()
 
 
 def quiet_hub() -> None:
@@ -144,6 +145,20 @@ def quiet_hub() -> None:
 
     disable_progress_bars()
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+
+
+def _hide_bars() -> None:
+    """Of libraries that ask nobody: compressed-tensors shows one for each step of making a model."""
+    from tqdm.std import tqdm  # type: ignore[import-untyped]
+
+    shown = tqdm.__init__
+    if getattr(shown, "__name__", "") == "hidden":
+        return
+
+    def hidden(bar: Any, *arguments: Any, **named: Any) -> None:
+        shown(bar, *arguments, **{**named, "disable": True})
+
+    tqdm.__init__ = hidden
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:

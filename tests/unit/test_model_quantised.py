@@ -57,6 +57,14 @@ def test_compressed_tensors_give_what_their_numbers_say(tmp_path: Path, form: st
     _assert_given(tmp_path, save_compressed(tmp_path, form))
 
 
+def test_loading_one_shows_no_progress_bars(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """They would lie between the lines of the log."""
+    save_compressed(tmp_path, "int-quantized")
+    capfd.readouterr()
+    load_pretrained(ModelSource(str(tmp_path), None, torch.device("cpu")))
+    assert "%|" not in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("save", BY_TRANSFORMERS)
 def test_checkpoints_that_transformers_quantised(tmp_path: Path, save: Callable[[Path], nn.Module]) -> None:
     _assert_given(tmp_path, save(tmp_path))
