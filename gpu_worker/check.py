@@ -140,7 +140,7 @@ def check_samples(
     tolerance = tolerance_for([identity.dtype, compute_dtype], median=is_mixture(text_config(model)))
     pairs = []
     for number, sample in enumerate(samples, start=1):
-        say(f"sample {number} of {len(samples)}, {len(sample):,} tokens")
+        say(f"sample {number} of {len(samples)}, {count_text(len(sample), 'token')}")
         pairs.append((_stored(sample), reference.states(_ids(sample), selection).cpu().numpy()))
     if tolerance.median:
         # A token that went to other experts weighs much in a short sample, so all are taken together.

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import torch
 
+from hiddenfeed.words import count_text
+
 #: A name is cut to this many characters.
 _LONGEST = 60
 _PROCESSORS = Path("/proc/cpuinfo")
@@ -19,7 +21,7 @@ def device_kind(device: torch.device) -> str:
     if device.type == "cuda":
         return _cut(torch.cuda.get_device_name(device))
     if device.type == "cpu":
-        return _cut(f"{processor_name()}, {torch.get_num_threads()} threads")
+        return _cut(f"{processor_name()}, {count_text(torch.get_num_threads(), 'thread')}")
     return device.type
 
 

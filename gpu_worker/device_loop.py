@@ -30,6 +30,7 @@ from gpu_worker.taps import StateRows, TapModel
 from gpu_worker.tokens import TokenBatch
 from gpu_worker.transfer import Landing, Transfer, check_tensors, transfer_for
 from gpu_worker.writer import BatchFile, Canary
+from hiddenfeed.words import count_text
 
 log = get_logger("device")
 
@@ -202,7 +203,7 @@ class DeviceLoop:
         # Once more, with nothing else on the device.
         if not self._forward(progress, micro_batch, deliver):
             raise SampleError(
-                f"the sample in source row {int(batch.source_rows[first])}, {padded} tokens, does not fit into "
+                f"the sample in source row {int(batch.source_rows[first])}, {count_text(padded, 'token')}, does not fit into "
                 f"the memory of {self._model.device}",
                 "memory",
             )
@@ -219,7 +220,7 @@ class DeviceLoop:
             self._recover(progress)
             if not self._forward(progress, micro_batch, deliver):
                 raise CheckError(
-                    f"{micro_batch.tokens} tokens do not fit into the memory of {self._model.device}",
+                    f"no room in the memory of {self._model.device} for {count_text(micro_batch.tokens, 'token')}",
                     "memory",
                 )
 

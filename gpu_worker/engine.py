@@ -26,6 +26,7 @@ from gpu_worker.taps import Selection, TapModel
 from gpu_worker.tokens import TokenBatch
 from hiddenfeed.errors import ConfigError
 from hiddenfeed.run import RunDocument
+from hiddenfeed.words import count_text
 
 log = get_logger("model")
 
@@ -115,7 +116,7 @@ def make_engine(
     found = (model.num_blocks, model.hidden_size)
     if found != (document.num_blocks, document.hidden_size):
         raise ConfigError(
-            f"model {key.source} has {found[0]} blocks of width {found[1]}, and run {document.run_id} was planned for "
+            f"model {key.source} has {count_text(found[0], 'block')} of width {found[1]}, and run {document.run_id} was planned for "
             f"{document.num_blocks} of width {document.hidden_size}"
         )
     dtype = torch_dtype(key.dtype)

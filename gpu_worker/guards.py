@@ -17,6 +17,7 @@ from common.checks import Check, state_names
 from gpu_worker.agreement import Agreement, Tolerance
 from gpu_worker.salvage import CheckError, SampleError
 from gpu_worker.tokens import TokenBatch
+from hiddenfeed.words import count_text
 
 #: No decoder leaves this share of a residual stream at zero.
 MAX_ZERO_FRACTION = 0.5
@@ -65,7 +66,8 @@ class BatchGuard:
         first, last = self._rows, self._rows + len(norms)
         if last > self._batch.tokens:
             raise GuardError(
-                f"{self._where}: {last} rows were computed for {self._batch.tokens} tokens", "rows"
+                f"{self._where}: {count_text(last, 'row')} computed for {count_text(self._batch.tokens, 'token')}",
+                "rows",
             )
         self._check_ids(first, seen_ids)
         self._check_norms(first, norms)
@@ -90,7 +92,8 @@ class BatchGuard:
         """The statistics to store with the batch; raises GuardError if rows are missing or norms drifted."""
         if self._rows != self._batch.tokens:
             raise GuardError(
-                f"{self._where}: {self._rows} rows were computed for {self._batch.tokens} tokens", "rows"
+                f"{self._where}: {count_text(self._rows, 'row')} computed for {count_text(self._batch.tokens, 'token')}",
+                "rows",
             )
         statistics = {
             "zero_fraction": _listed(1 - self._nonzero / (self._rows * self._hidden_size), "{:.2g}")
@@ -126,7 +129,7 @@ class BatchGuard:
         if len(wrong):
             row = first + int(wrong[0])
             raise GuardError(
-                f"{self._where}: {len(wrong)} rows belong to other token ids than planned, "
+                f"{self._where}: {count_text(len(wrong), 'row')} of other token ids than planned, "
                 f"first in source row {self._source_row(row)}",
                 "ids",
             )
@@ -143,7 +146,7 @@ class BatchGuard:
             if wrong.any():
                 row, state = (int(place[0]) for place in np.nonzero(wrong))
                 raise SampleGuardError(
-                    f"{self._where}: {self._names[state]} is {what} in {int(wrong[:, state].sum())} of {len(norms)} rows, "
+                    f"{self._where}: {self._names[state]} is {what} in {int(wrong[:, state].sum())} of {count_text(len(norms), 'row')}, "
                     f"first in source row {self._source_row(first + row)}",
                     check,
                 )

@@ -7,6 +7,7 @@ import numpy as np
 from gpu_worker.salvage import SampleError
 from gpu_worker.taps import TapModel
 from gpu_worker.tokens import TokenBatch
+from hiddenfeed.words import count_text
 
 
 def check_input(model: TapModel, batch: TokenBatch) -> None:
@@ -22,7 +23,7 @@ def check_input(model: TapModel, batch: TokenBatch) -> None:
     longest = int(batch.lengths.argmax())
     if model.max_positions is not None and batch.lengths[longest] > model.max_positions:
         raise SampleError(
-            f"the sample in source row {int(batch.source_rows[longest])} has {int(batch.lengths[longest])} tokens, "
-            f"and the model has positions for {model.max_positions}",
+            f"the sample in source row {int(batch.source_rows[longest])} has "
+            f"{count_text(int(batch.lengths[longest]), 'token')}, and the model has positions for {model.max_positions}",
             "input",
         )

@@ -18,6 +18,7 @@ from common.logs import get_logger
 from gpu_worker.structure import dissect
 from gpu_worker.unpacked import never_packed
 from hiddenfeed.errors import ConfigError, HiddenfeedError
+from hiddenfeed.words import count_text
 
 log = get_logger("model")
 
@@ -188,5 +189,5 @@ def _refuse_missing_weights(source: ModelSource, model: nn.Module, info: dict[st
     wrong += sorted(str(key[0]) for key in info["mismatched_keys"])
     if wrong:
         raise ConfigError(
-            f"model {source}: the checkpoint lacks {len(wrong)} weights of the decoder, first {wrong[0]}"
+            f"model {source}: the checkpoint lacks {count_text(len(wrong), 'weight')} of the decoder, first {wrong[0]}"
         )

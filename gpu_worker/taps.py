@@ -16,6 +16,7 @@ from torch import nn
 
 from gpu_worker.structure import DecoderParts, text_config
 from hiddenfeed.errors import ConfigError
+from hiddenfeed.words import count_text
 
 FINAL_STATES = ("none", "pre", "post")
 
@@ -33,7 +34,7 @@ class Selection:
         """Blocks that must run; raises ConfigError for a tap that the model has not got."""
         if self.taps[-1] > num_blocks or self.taps[0] < 0:
             raise ConfigError(
-                f"taps {list(self.taps)} are not all in 0..{num_blocks} of a model with {num_blocks} blocks"
+                f"taps {list(self.taps)} are not all in 0..{num_blocks} of a model with {count_text(num_blocks, 'block')}"
             )
         return num_blocks if self.final_state != "none" else self.taps[-1]
 

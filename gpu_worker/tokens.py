@@ -29,6 +29,7 @@ from hiddenfeed.errors import ConfigError, DataError, MissingObjectError, Perman
 from hiddenfeed.plan_file import TOKENS_SCHEMA
 from hiddenfeed.run import RunDocument
 from hiddenfeed.store.base import Store
+from hiddenfeed.words import count_text
 
 log = get_logger("tokens")
 
@@ -122,7 +123,7 @@ class TokenFile:
         if message.row_group != message.batch_id or not message.batch_id < self.batches:
             raise PermanentError(
                 f"the message is of batch {message.batch_id}, row group {message.row_group}, "
-                f"and the run has {self.batches} batches"
+                f"and the run has {count_text(self.batches, 'batch', 'batches')}"
             )
         batch = self.batch(message.row_group)
         longest = int(batch.lengths.max())
@@ -130,8 +131,8 @@ class TokenFile:
         promised = (message.samples, message.tokens_total, message.longest)
         if found != promised:
             raise PermanentError(
-                f"batch {message.batch_id}: the manifest promises {promised[0]} samples, {promised[1]} tokens and "
-                f"{promised[2]} as the longest, and the tokens file holds {found[0]}, {found[1]} and {found[2]}"
+                f"batch {message.batch_id}: the manifest promises {count_text(promised[0], 'sample')}, "
+                f"{count_text(promised[1], 'token')} and {promised[2]} as the longest, and the tokens file holds {found[0]}, {found[1]} and {found[2]}"
             )
         return batch
 
@@ -196,7 +197,7 @@ class TokenCache:
         if opened.batches != document.plan.batches:
             opened.close()
             raise DataError(
-                f"{document.tokens.key} holds {opened.batches} batches and the run {document.plan.batches}"
+                f"{document.tokens.key} holds {count_text(opened.batches, 'batch', 'batches')} and the run {document.plan.batches}"
             )
         return opened
 

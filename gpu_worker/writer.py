@@ -24,6 +24,7 @@ from hiddenfeed.batch_file import BatchLayout, TensorPlace, encode_header, whole
 from hiddenfeed.checksum import RunningChecksum
 from hiddenfeed.dtypes import raw_dtype, to_float32
 from hiddenfeed.errors import TransientError
+from hiddenfeed.words import count_text
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ class BatchFile:
         columns = [self._states] if self._final is None else [self._states, self._final]
         if self._failed or any(column.rows != self.batch.tokens for column in columns):
             raise GuardError(
-                f"batch {self.batch.batch_id}: its file did not get all of its {self.batch.tokens} rows",
+                f"batch {self.batch.batch_id}: its file did not get all of its {count_text(self.batch.tokens, 'row')}",
                 "rows",
             )
         checksums = {column.place.name: column.checksum.value for column in columns}

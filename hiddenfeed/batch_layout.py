@@ -30,6 +30,7 @@ from hiddenfeed.checksum import checksum_of, combine, parse
 from hiddenfeed.dtypes import STATE_DTYPES, item_bytes, safetensors_code
 from hiddenfeed.errors import DataError
 from hiddenfeed.run import FORMAT_VERSION, RunDocument
+from hiddenfeed.words import count_text
 
 FORMAT = "hiddenfeed-batch"
 #: Data starts at a multiple of this: a page, and a block of every disk.
@@ -263,7 +264,7 @@ def _check_facts(facts: BatchFacts) -> None:
         raise DataError(f"taps {list(facts.taps)} are not strictly increasing numbers from 0")
     if facts.batch_id < 0 or facts.hidden_size < 1 or not 1 <= facts.samples <= facts.tokens:
         raise DataError(
-            f"a batch {facts.batch_id} of {facts.samples} samples, {facts.tokens} tokens "
+            f"a batch {facts.batch_id} of {count_text(facts.samples, 'sample')}, {count_text(facts.tokens, 'token')} "
             f"and hidden size {facts.hidden_size} cannot be"
         )
     if facts.tokens * (len(facts.taps) + 1) * facts.hidden_size * 4 > _MAX_TENSOR_BYTES:

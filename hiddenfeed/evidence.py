@@ -23,6 +23,7 @@ from hiddenfeed.errors import DataError, MissingObjectError
 from hiddenfeed.plan_file import PlannedBatch
 from hiddenfeed.run import RunDocument, StoredFile
 from hiddenfeed.store.base import ObjectInfo, Store
+from hiddenfeed.words import count_text
 
 #: A note lists the rows of one batch and a sentence; a larger object is something else.
 MAX_NOTE_BYTES = 16 * 1024 * 1024
@@ -90,7 +91,9 @@ def note_evidence(
     if sorted(note.source_rows) != sorted(planned.source_rows.tolist()):
         raise DataError(f"{info.key} names other source rows than the plan of batch {planned.batch_id}")
     if note.reasons and len(note.reasons) != len(note.source_rows):
-        raise DataError(f"{info.key} has {len(note.reasons)} reasons for {len(note.source_rows)} source rows")
+        raise DataError(
+            f"{info.key} has {count_text(len(note.reasons), 'reason')} for {count_text(len(note.source_rows), 'source row')}"
+        )
     file = StoredFile(key=info.key, size_bytes=len(data), checksum=checksum_of(data))
     reasons = note.reasons or (note.reason,) * len(note.source_rows)
     set_aside = tuple(SetAside(*pair) for pair in zip(note.source_rows, reasons, strict=True))

@@ -16,6 +16,7 @@ from hiddenfeed.layout import (
 )
 from hiddenfeed.run import RunDocument, decode_run_document
 from hiddenfeed.store.base import ObjectInfo, Store
+from hiddenfeed.words import count_text
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def place_of(store: Store, document: RunDocument, key: str) -> int:
             continue
         if parsed[1] >= batches:
             raise DataError(
-                f"{key} does not belong there: the run has {batches} batches, counted from 0; {way_out(store, run_id)}"
+                f"{key} does not belong there: the run has {count_text(batches, 'batch', 'batches')}, counted from 0; {way_out(store, run_id)}"
             )
         return parsed[1]
     raise DataError(f"{key} does not belong there: it has not the name of a batch; {way_out(store, run_id)}")

@@ -21,6 +21,7 @@ from hiddenfeed.errors import DataError
 from hiddenfeed.layout import tokens_key
 from hiddenfeed.ranged_reader import RangedReader
 from hiddenfeed.store.base import Store
+from hiddenfeed.words import count_text
 
 TOKENS_SCHEMA = pa.schema(
     [
@@ -122,13 +123,16 @@ class PlanFile:
         mask = table["loss_mask"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
         if len(ids) != len(mask):
             raise DataError(
-                f"{self._key}: batch {batch_id} has {len(ids)} tokens and {len(mask)} mask entries"
+                f"{self._key}: batch {batch_id} has {count_text(len(ids), 'token')} and "
+                f"{count_text(len(mask), 'mask entry', 'mask entries')}"
             )
         return ids, mask
 
     def _read(self, batch_id: int, columns: Sequence[str]) -> pa.Table:
         if not 0 <= batch_id < self.batches:
-            raise DataError(f"{self._key} has no batch {batch_id}: it plans {self.batches} batches")
+            raise DataError(
+                f"{self._key} has no batch {batch_id}: it plans {count_text(self.batches, 'batch', 'batches')}"
+            )
         with self._reading():
             # A file object of its own per call: its position belongs to one thread.
             # No read-ahead threads on a Python file: they now and then abort a process at its end.

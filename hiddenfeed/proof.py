@@ -38,6 +38,7 @@ from hiddenfeed.parallel import map_bounded
 from hiddenfeed.plan_file import SKIPPED_SCHEMA, PlanFile, PlannedBatch, parse_table
 from hiddenfeed.run import FORMAT_VERSION, RunDocument, StoredFile
 from hiddenfeed.store.base import PutOutcome, Store
+from hiddenfeed.words import count_text
 
 __all__ = [
     "Evidence",
@@ -126,8 +127,8 @@ def collect(store: Store, run_id: str, *, progress: Callable[[int, int], None] |
     plan = PlanFile(store, run_id)
     if (plan.batches, plan.samples) != (document.plan.batches, document.plan.samples):
         raise DataError(
-            f"{document.tokens.key} plans {plan.samples} samples in {plan.batches} batches, and the run document says "
-            f"{document.plan.samples} in {document.plan.batches}"
+            f"{document.tokens.key} plans {count_text(plan.samples, 'sample')} in {count_text(plan.batches, 'batch', 'batches')}, "
+            f"and the run document says {document.plan.samples} in {document.plan.batches}"
         )
     batches = []
     for evidence in map_bounded(
@@ -221,7 +222,7 @@ def _evidence(
 
 def _incomplete(document: RunDocument, gaps: Sequence[int]) -> str:
     first = ", ".join(map(str, gaps[:5])) + (", …" if len(gaps) > 5 else "")
-    return f"run {document.run_id} is not complete: {len(gaps)} of {document.plan.batches} batches are missing ({first})"
+    return f"run {document.run_id} is not complete: {len(gaps):,} of {count_text(document.plan.batches, 'batch', 'batches')} missing ({first})"
 
 
 def _check_rows(
@@ -233,7 +234,7 @@ def _check_rows(
     outside = found[(found < 0) | (found >= rows)]
     if outside.size:
         raise DataError(
-            f"run {document.run_id} has {rows} input rows, and source row {outside[0]} is in "
+            f"run {document.run_id} has {count_text(rows, 'input row')}, and source row {outside[0]} is in "
             f"{_whereabouts(int(outside[0]), batches, skipped_rows)}"
         )
     counts = np.bincount(found, minlength=rows)
@@ -243,7 +244,7 @@ def _check_rows(
         places = _whereabouts(row, batches, skipped_rows)
         what = f"in {places}" if counts[row] else "nowhere: neither stored, skipped nor quarantined"
         raise DataError(
-            f"run {document.run_id}: source row {row} is {what} ({wrong.size} rows are not in exactly one)"
+            f"run {document.run_id}: source row {row} is {what} ({count_text(wrong.size, 'row')} not in exactly one place)"
         )
 
 

@@ -35,6 +35,7 @@ from hiddenfeed.run_index import Indexer, RunIndex
 from hiddenfeed.samples import Batch, Sample
 from hiddenfeed.store import Store, open_store
 from hiddenfeed.store_flags import environment_options
+from hiddenfeed.words import count_text
 
 __all__ = ["Batch", "RunInfo", "RunReader", "Sample", "open_run", "split_run_url"]
 
@@ -275,7 +276,7 @@ def _reopened(reopen: Callable[[], Store], run_id: str, samples: int) -> RunRead
     reader = RunReader(reopen(), run_id, reopen=reopen)
     if len(reader) != samples:
         raise DataError(
-            f"run {run_id} had {samples} samples when its reader was sent to this process and has {len(reader)} now; "
+            f"run {run_id} had {count_text(samples, 'sample')} when its reader was sent to this process and has {len(reader)} now; "
             "wait until the run is complete"
         )
     return reader

@@ -28,7 +28,7 @@ def run_lines(info: RunInfo, reasons: Sequence[SkipReason] = ()) -> list[str]:
     final = "" if info.final_norm == "none" else f", with the state {info.final_norm} the final norm"
     rows = [
         ("run", info.run_id),
-        ("model", f"{info.model} ({info.num_blocks} blocks, hidden size {info.hidden_size})"),
+        ("model", f"{info.model} ({count_text(info.num_blocks, 'block')}, hidden size {info.hidden_size})"),
         ("taps", ", ".join(map(str, info.taps))),
         ("", info.taps_meaning),
         ("stored as", f"{info.dtype}{final}"),
@@ -49,11 +49,12 @@ def list_lines(url: str, runs: Sequence[RunLine]) -> list[str]:
     """The runs of a store, one a line."""
     if not runs:
         return [f"no runs in {url}"]
-    width = max(len(run.run_id) for run in runs)
+    planned = [count_text(run.batches, "batch", "batches") for run in runs]
+    width, wide = max(len(run.run_id) for run in runs), max(map(len, planned))
     return [
         f"{run.run_id:{width}}  {'complete' if run.complete else 'going on':9} "
-        f"{run.stored:>6,} of {run.batches:,} batches  {size_text(run.size_bytes):>10}  {run.model}"
-        for run in runs
+        f"{run.stored:>6,} of {batches:{wide}}  {size_text(run.size_bytes):>10}  {run.model}"
+        for run, batches in zip(runs, planned, strict=True)
     ]
 
 
@@ -63,7 +64,7 @@ def verification_lines(verification: Verification) -> list[str]:
     lines = [
         f"run {proof.run_id} is complete: {count_text(proof.rows, 'input row', 'input rows')} = {proof.stored:,} stored "
         f"+ {proof.skipped:,} skipped + {proof.quarantined:,} quarantined",
-        f"{count_text(proof.batches, 'batch file', 'batch files')}, {proof.tokens:,} tokens, {size_text(proof.size_bytes)}",
+        f"{count_text(proof.batches, 'batch file', 'batch files')}, {count_text(proof.tokens, 'token')}, {size_text(proof.size_bytes)}",
     ]
     if verification.bytes_read:
         lines.append(f"every byte was read ({size_text(verification.bytes_read)}), and every checksum agrees")

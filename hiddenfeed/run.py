@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from hiddenfeed.errors import DataError
+from hiddenfeed.words import count_text
 
 FORMAT_VERSION = 1
 FINGERPRINT_DIGITS = 12
@@ -143,11 +144,17 @@ def _data_difference(stored: tuple[InputFile, ...], wanted: tuple[InputFile, ...
     if not differences:
         return f"the same files in another order, from {_names(stored)} to {_names(wanted)}"
     more = len(differences) - _FILES_SHOWN
-    return ", ".join(differences[:_FILES_SHOWN]) + (f" and {more} more files" if more > 0 else "")
+    return ", ".join(differences[:_FILES_SHOWN]) + (
+        f" and {count_text(more, 'more file')}" if more > 0 else ""
+    )
 
 
 def _content(file: InputFile | None) -> str:
-    return "not there" if file is None else f"{file.size_bytes:,} bytes ({file.blake2b[:_DIGITS_SHOWN]})"
+    return (
+        "not there"
+        if file is None
+        else f"{count_text(file.size_bytes, 'byte')} ({file.blake2b[:_DIGITS_SHOWN]})"
+    )
 
 
 def _names(files: tuple[InputFile, ...]) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hiddenfeed.draft_config import draft_layers
 from hiddenfeed.errors import ConfigError
-from hiddenfeed.words import nearest_text
+from hiddenfeed.words import count_text, nearest_text
 
 DFLASH_DEFAULT_TAPS = 5
 _NUMBER = re.compile(r"-?\d{1,9}")
@@ -81,7 +81,7 @@ def parse_taps(spec: str, num_blocks: int) -> Taps:
 
 def describe(taps: Sequence[int], num_blocks: int) -> str:
     """What these taps are, with the ids that other systems use for them."""
-    parts = [f"states after {_listed(taps)} of {num_blocks} blocks, in this order"]
+    parts = [f"states after {_listed(taps)} of {count_text(num_blocks, 'block')}, in this order"]
     if 0 in taps:
         parts.append("0 = the embeddings")
     if num_blocks in taps:
@@ -118,7 +118,7 @@ def _from_ids(spec: str, ids: Sequence[int], convention_name: str, num_blocks: i
             )
         if not convention.first <= number <= convention.last(num_blocks):
             raise ConfigError(
-                f"taps {spec!r}: {number} is not a {convention.what} of a model with {num_blocks} blocks; "
+                f"taps {spec!r}: {number} is not a {convention.what} of a model with {count_text(num_blocks, 'block')}; "
                 f"{_ranges(num_blocks)}"
             )
     return _distinct(spec, [number + convention.shift for number in ids], num_blocks)
@@ -167,13 +167,13 @@ def _from_draft(spec: str, path: str, num_blocks: int) -> Taps:
     draft = draft_layers(Path(path))
     if draft.target_blocks is not None and draft.target_blocks != num_blocks:
         raise ConfigError(
-            f"taps {spec!r}: the draft was made for a model of {draft.target_blocks} blocks, this one has {num_blocks}"
+            f"taps {spec!r}: the draft was made for a model of {count_text(draft.target_blocks, 'block')}, this one has {num_blocks}"
         )
     taps = [number + draft.shift for number in draft.ids]
     wrong = [number for number, tap in zip(draft.ids, taps, strict=True) if not 0 <= tap <= num_blocks]
     if wrong:
         raise ConfigError(
-            f"taps {spec!r}: {draft.field} names layer {_listed(wrong)}, which a model of {num_blocks} blocks has not; "
+            f"taps {spec!r}: {draft.field} names layer {_listed(wrong)}, which a model of {count_text(num_blocks, 'block')} has not; "
             f"{_ranges(num_blocks)}"
         )
     found = _distinct(spec, taps, num_blocks)

@@ -18,6 +18,7 @@ from hiddenfeed.dtypes import raw_dtype
 from hiddenfeed.epoch_plan import plan_epoch
 from hiddenfeed.errors import ConfigError, DataError
 from hiddenfeed.reader import RunReader
+from hiddenfeed.words import count_text
 
 #: Training batches whose samples are under way while one is trained on.
 _AHEAD = 2
@@ -96,8 +97,8 @@ class TrainingBatches:
         )
         if len(everything) < self._world_size:
             raise ConfigError(
-                f"run {self.run.run_id} makes {len(everything)} training batches of {self._tokens} tokens, too few for "
-                f"{self._world_size} processes"
+                f"run {self.run.run_id} makes {count_text(len(everything), 'training batch', 'training batches')} of {self._tokens:,} tokens, "
+                f"too few for {count_text(self._world_size, 'process', 'processes')}"
             )
         each = len(everything) // self._world_size
         self._plan = everything[self._rank :: self._world_size][:each]

@@ -13,6 +13,7 @@ from hiddenfeed.errors import HiddenfeedError, PermanentError, TransientError
 from hiddenfeed.inventory import completion_gaps
 from hiddenfeed.proof import finish, load_proof
 from hiddenfeed.run import RunDocument
+from hiddenfeed.words import count_text
 from producer.bootstrap import Surroundings
 from producer.console import Console
 from producer.failed import failures
@@ -65,7 +66,7 @@ def _is_over(around: Surroundings, document: RunDocument) -> bool:
     gaps = completion_gaps(store, document)
     if gaps:
         around.console.warn(
-            f"{len(gaps)} batches of a finished run are gone from the store and are extracted again"
+            f"{count_text(len(gaps), 'batch', 'batches')} of a finished run disappeared from the store and will be extracted again"
         )
         return False
     for line in (f"run {run_id}: nothing is left to do", *proof_lines(proof, store.url)):
@@ -84,7 +85,7 @@ def _open(settings: Resolved, around: Surroundings, document: RunDocument) -> Su
     )
     retried = submission.open()
     if retried:
-        around.console.say(f"{retried} jobs that failed before are tried again")
+        around.console.say(f"{count_text(retried, 'job')} that had failed will be tried again")
     return submission
 
 
@@ -93,15 +94,17 @@ def _leave(around: Surroundings, submission: Submission, document: RunDocument) 
     standing = waited_out(around.console, submission.step)
     batches, wait = document.plan.batches, f"`python -m producer wait {document.run_id}`"
     if standing.stored:
-        around.console.say(f"all of {batches} batches are stored; {wait} writes the proof")
+        around.console.say(
+            f"all of {count_text(batches, 'batch', 'batches')} stored; {wait} writes the proof"
+        )
     elif standing.pending:
         around.console.say(
-            f"{standing.counts.queued} of {batches} batches are queued, as many as --queue-window lets in; start {wait}, "
+            f"{standing.counts.queued:,} of {count_text(batches, 'batch', 'batches')} queued, as many as --queue-window lets in; start {wait}, "
             "which queues the others as workers take from them, queues again what gets lost and writes the proof"
         )
     else:
         around.console.say(
-            f"{standing.counts.queued} of {batches} batches are queued; {wait} sees to the end: it queues again what "
+            f"{standing.counts.queued:,} of {count_text(batches, 'batch', 'batches')} queued; {wait} sees to the end: it queues again what "
             "gets lost and writes the proof"
         )
     around.console.result(document.run_id)
@@ -116,12 +119,12 @@ def _see_through(around: Surroundings, submission: Submission, document: RunDocu
     if standing.stuck:
         _say_failures(around, submission)
         raise PermanentError(
-            f"{len(standing.failed)} of {planned} batches of run {run_id} failed; mend the cause, and run it again to "
-            "try them again"
+            f"{len(standing.failed):,} of {count_text(planned, 'batch', 'batches')} of run {run_id} failed; mend the cause, "
+            "and run it again to try again"
         )
 
     def proving(done: int, total: int) -> None:
-        console.progress("proving: {} of {} batches".format, done, total)
+        console.progress(lambda: f"proving: {done:,} of {count_text(total, 'batch', 'batches')}")
 
     proof = waited_out(console, lambda: finish(around.store, run_id, progress=proving))
     try:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hiddenfeed.batch_layout import bytes_per_token
 from hiddenfeed.options import StoreOptions
 from hiddenfeed.sizes import shown_size
-from hiddenfeed.words import duration_text, size_text
+from hiddenfeed.words import count_text, duration_text, size_text
 from producer.forecast import DOCUMENTS, Load, Machines, forecast, put_requests
 from producer.plan import Plan
 
@@ -33,14 +33,14 @@ class Kept:
 
     def __str__(self) -> str:
         final = "" if self.final_state == "none" else " and the final state"
-        return f"{self.taps} taps × {self.hidden_size} × {self.dtype}{final} ({self.bytes_per_token:,} bytes a token)"
+        return f"{count_text(self.taps, 'tap')} × {self.hidden_size} × {self.dtype}{final} ({self.bytes_per_token:,} bytes a token)"
 
 
 def plan_lines(plan: Plan, micro_batch_tokens: int) -> list[str]:
     """The forward passes."""
     return [
-        f"{plan.micro_batches:,} micro-batches of at most {micro_batch_tokens:,} tokens, {plan.waste:.2%} padding, "
-        f"longest sample {plan.longest:,} tokens"
+        f"{count_text(plan.micro_batches, 'micro-batch', 'micro-batches')} of at most {micro_batch_tokens:,} tokens, {plan.waste:.2%} padding, "
+        f"longest sample {count_text(plan.longest, 'token')}"
     ]
 
 
@@ -52,9 +52,9 @@ def size_lines(load: Load, kept: Kept, options: StoreOptions) -> list[str]:
     if size_text(load.largest_file) != sizes:
         sizes += f" to {size_text(load.largest_file)}"
     return [
-        f"{load.samples:,} samples, {load.tokens:,} tokens, {load.tokens / load.samples:,.1f} each; {kept}",
-        f"{_decimal(load.size_bytes)} ({size_text(load.size_bytes)}) in {load.files:,} batch files of {sizes}, "
-        f"and {DOCUMENTS} documents; {requests:,} PUT requests to S3",
+        f"{count_text(load.samples, 'sample')}, {count_text(load.tokens, 'token')}, {load.tokens / load.samples:,.1f} each; {kept}",
+        f"{_decimal(load.size_bytes)} ({size_text(load.size_bytes)}) in {count_text(load.files, 'batch file')} of {sizes}, "
+        f"and {DOCUMENTS} documents; {count_text(requests, 'PUT request')} to S3",
     ]
 
 
@@ -62,7 +62,7 @@ def forecast_lines(load: Load, machines: Machines) -> list[str]:
     """Hours, bandwidth and spool."""
     found, gpus = forecast(load, machines), machines.gpus
     lines = [
-        f"{duration_text(found.compute_seconds)} of computing on {_gpus(gpus)} at {machines.tokens_per_second:,.0f} tokens/s each "
+        f"{duration_text(found.compute_seconds)} of computing on {count_text(gpus, 'GPU')} at {machines.tokens_per_second:,.0f} tokens/s each "
         "(--gpus, --tokens-per-second)",
         f"upload: {_decimal(found.upload_needed)}/s ({8 * found.upload_needed / 1e9:,.1f} Gbit/s) keeps up, "
         f"{_decimal(found.upload_needed / gpus)}/s for each GPU",
@@ -77,10 +77,6 @@ def forecast_lines(load: Load, machines: Machines) -> list[str]:
         f"{shown_size(load.largest_file)} for each GPU{'' if found.upload_keeps_up else ' and what piles up'}{cap}"
     )
     return lines
-
-
-def _gpus(count: int) -> str:
-    return f"{count:,} GPU{'s' if count != 1 else ''}"
 
 
 def _decimal(size: float) -> str:

@@ -42,7 +42,8 @@ def status(settings: Resolved, arguments: argparse.Namespace) -> int:
         f"model      {document.model}, taps {', '.join(map(str, document.identity.taps))} as {document.identity.dtype}"
     )
     print(
-        f"rows       {planned.rows:,}: {planned.samples:,} samples, {planned.skipped:,} skipped; {planned.tokens:,} tokens"
+        f"rows       {planned.rows:,}: {count_text(planned.samples, 'sample')}, {planned.skipped:,} skipped; "
+        f"{count_text(planned.tokens, 'token')}"
     )
     print(
         f"batches    {len(inventory.files):,} of {planned.batches:,} stored ({size_text(inventory.size_bytes)}), "
@@ -82,7 +83,8 @@ def runs(settings: Resolved, arguments: argparse.Namespace) -> int:
             else "not submitted"
         )
         print(
-            f"{line.run_id}  {state}  {line.stored:,} of {line.batches:,} batches  {size_text(line.size_bytes)}  {line.model}"
+            f"{line.run_id}  {state}  {line.stored:,} of {count_text(line.batches, 'batch', 'batches')}  "
+            f"{size_text(line.size_bytes)}  {line.model}"
         )
     if not stored:
         print(f"no runs in {store.url}")
@@ -98,7 +100,7 @@ def retry(settings: Resolved, arguments: argparse.Namespace) -> int:
     count = retry_failed(around.client, run_id, manifests, settings.group(QueueSettings))
     for reason in reasons:
         around.console.say(reason)
-    around.console.result(f"{count} failed jobs of run {run_id} are tried again")
+    around.console.result(f"{count_text(count, 'failed job')} of run {run_id} will be tried again")
     return 0
 
 

@@ -21,7 +21,7 @@ from hiddenfeed.errors import ConfigError
 from hiddenfeed.options import MIB
 from hiddenfeed.run import PlanSummary
 from hiddenfeed.skipped import SkipReason
-from hiddenfeed.words import duration_text
+from hiddenfeed.words import count_text, duration_text
 from producer.console import Console
 from producer.crew import Crew, crew_size
 from producer.plan import Plan, make_plan
@@ -81,7 +81,9 @@ def prepare(recipe: Recipe, folder: Path, console: Console) -> Prepared:
         spill.flush()
         plan = make_plan(spill.lengths, recipe.limits)
         for written in write_tokens_file(tokens_path, plan, spill):
-            console.progress(f"writing the plan: {{}} of {plan.batches} batches".format, written)
+            console.progress(
+                f"writing the plan: {{}} of {count_text(plan.batches, 'batch', 'batches')}".format, written
+            )
     return Prepared(tokens_path, skipped_path, plan, tally)
 
 
@@ -146,7 +148,7 @@ def _warn_of_missing(missing: SkipReason, console: Console) -> None:
 def _progress(tally: Tally, done: float, seconds: float) -> str:
     left = f", about {duration_text(seconds / done - seconds)} left" if done > 0 and seconds > 1 else ""
     return (
-        f"preparing: {done:.0%}, {tally.rows:,} rows, {tally.tokens:,} tokens, "
+        f"preparing: {done:.0%}, {count_text(tally.rows, 'row')}, {count_text(tally.tokens, 'token')}, "
         f"{tally.rows / max(seconds, 1e-3):,.0f} rows/s{left}"
     )
 
@@ -173,7 +175,7 @@ def _chunks(reader: RowReader) -> Iterator[list[RawRow]]:
 def _nothing_left(recipe: Recipe, tally: Tally) -> str:
     if not tally.rows:
         return f"{recipe.data.data} has no rows"
-    return f"{recipe.data.data}: no sample is left of {tally.rows:,} rows; mostly: {tally.reasons()[0]}"
+    return f"{recipe.data.data}: no sample is left of {count_text(tally.rows, 'row')}; mostly: {tally.reasons()[0]}"
 
 
 @contextmanager

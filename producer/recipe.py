@@ -17,6 +17,7 @@ from hiddenfeed.errors import ConfigError
 from hiddenfeed.layout import MAX_NAME_CHARACTERS
 from hiddenfeed.options import StoreOptions
 from hiddenfeed.taps import Taps, parse_taps
+from hiddenfeed.words import count_text
 from producer.chat_template import ChatTemplate
 from producer.columns import Columns, choose_columns
 from producer.crew import SampleParts
@@ -132,7 +133,7 @@ def make_recipe(
     template = _template(data, tokenizer, own_template)
     marking = _marking(data, tokenizer)
     pinned = f" at {model.revision[:12]}" if model.revision else ""
-    say(f"model {data.model}{pinned}: {model.num_blocks} blocks of width {model.hidden_size}")
+    say(f"model {data.model}{pinned}: {count_text(model.num_blocks, 'block')} of width {model.hidden_size}")
     say(f"taps {data.taps}: {taps.meaning}")
     return Recipe(
         data,

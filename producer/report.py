@@ -36,7 +36,7 @@ def tally_lines(tally: Tally) -> list[str]:
     lines += [f"skipped: {reason}" for reason in reasons[:_REASONS_SHOWN]]
     if len(reasons) > _REASONS_SHOWN:
         lines.append(
-            f"skipped: {sum(reason.rows for reason in reasons[_REASONS_SHOWN:]):,} for other reasons"
+            f"skipped: {sum(reason.rows for reason in reasons[_REASONS_SHOWN:]):,} for {count_text(len(reasons) - _REASONS_SHOWN, 'other reason')}"
         )
     return lines
 

@@ -13,7 +13,7 @@ from common.queues.names import (
     upload_job_id,
     upload_queue_name,
 )
-from hiddenfeed.words import size_text
+from hiddenfeed.words import count_text, size_text
 
 
 class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +37,7 @@ def extract_request(message: ExtractBatch) -> JobRequest:
         job_id=extract_job_id(message.run_id, message.batch_id),
         payload=message,
         description=f"extract batch {message.batch_id} of {message.run_id}: "
-        f"{message.samples:,} samples, {message.tokens_total:,} tokens",
+        f"{count_text(message.samples, 'sample')}, {count_text(message.tokens_total, 'token')}",
     )
 
 

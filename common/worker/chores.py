@@ -26,6 +26,7 @@ from common.worker.settle import Settler
 from common.worker.turn import ASIDE_SECONDS, Turn
 from common.worker.verdict import Fail
 from hiddenfeed.errors import TransientError
+from hiddenfeed.words import count_text
 
 #: How often retries that are due are looked for.
 TICK_SECONDS = 1.0
@@ -148,7 +149,7 @@ class Chores:
     def _fail_dangerous(self, name: str, member: str) -> None:
         job_id, _, execution_id = member.rpartition(":")
         reason = (
-            f"its process died or fell silent {self._settings.job_takeovers} times while the job ran; "
+            f"its process died or fell silent {count_text(self._settings.job_takeovers, 'time')} while the job ran; "
             "it may be what kills them"
         )
         log.error("failed a dangerous job", job=job_id, why=reason)

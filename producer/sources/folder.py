@@ -12,6 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from hiddenfeed.errors import ConfigError
+from hiddenfeed.words import count_text
 
 #: A file of one of these names below a folder, in capitals or not, is taken for rows.
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet", ".arrow", ".feather")
@@ -68,7 +69,7 @@ def files_of_rows(where: str, names: Collection[str], read: Read, say: Say) -> l
             f"it has {_listed(others) or 'nothing'}"
         )
     if others:
-        say(f"{where}: {len(taken):,} files of rows; not taken: {_listed(others)}")
+        say(f"{where}: {count_text(len(taken), 'file')} of rows; not taken: {_listed(others)}")
     return taken
 
 

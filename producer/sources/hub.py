@@ -12,6 +12,7 @@ from huggingface_hub.errors import HfHubHTTPError
 
 from common.hub import hub_error, hub_or_cache, quiet_hub
 from hiddenfeed.errors import ConfigError
+from hiddenfeed.words import count_text
 from producer.sources.files import DataFile, LocalFile
 from producer.sources.folder import Say, files_of_rows, is_rows, natural
 from producer.sources.pattern import translate
@@ -48,7 +49,7 @@ def _find(name: str, revision: str | None, pattern: str | None, say: Say) -> lis
     names = [file.rfilename for file in info.siblings or []]
     configs = info.card_data.get("configs") if info.card_data is not None else None
     taken = choose(name, names, pattern, configs, say)
-    say(f"dataset {name} at {str(info.sha)[:12]}: {len(taken):,} files")
+    say(f"dataset {name} at {str(info.sha)[:12]}: {count_text(len(taken), 'file')}")
     # By its own name once, so that the cache remembers which commit the name stands for.
     _fetched(name, revision or "main", taken[0])
     return [_fetched(name, str(info.sha), file) for file in taken]
@@ -74,7 +75,7 @@ def choose(name: str, names: Sequence[str], pattern: str | None, configs: Any, s
     others = [file for file in rows if is_rows(file) and file not in train]
     if train and others:
         say(
-            f"dataset {name}: the {len(train):,} files of split train are taken, {len(others):,} others are not"
+            f"dataset {name}: {count_text(len(train), 'file')} of split train taken, not taken: {count_text(len(others), 'other')}"
         )
     return train or rows
 
@@ -117,7 +118,7 @@ def _from_cache(
     names = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
     taken = choose(name, names, pattern, None, say)
     say(
-        f"dataset {name} at {folder.name[:12]}, from the local cache, which may lack files: {len(taken):,} files"
+        f"dataset {name} at {folder.name[:12]}, from the local cache, which may lack files: {count_text(len(taken), 'file')}"
     )
     return [LocalFile(folder / file, file) for file in taken]
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hiddenfeed.errors import ConfigError
+from hiddenfeed.words import count_text
 from producer.columns import Columns
 from producer.parse_row import values_of
 from producer.rows import RawRow, RowError
@@ -102,7 +103,7 @@ class RowReader:
             return read_array(file.where, unpacked.stream), str(unpacked), ()
         table = open_table(file, raw, unpacked.format, self._columns)
         self._position = lambda: _share(table, size)
-        counted = f"{unpacked}, {table.rows:,} rows" if table.rows is not None else str(unpacked)
+        counted = f"{unpacked}, {count_text(table.rows, 'row')}" if table.rows is not None else str(unpacked)
         return table.read(), counted, table.unread
 
     def _tell(self, row: RawRow, what: str, kinds: list[str]) -> None:

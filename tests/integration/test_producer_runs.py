@@ -222,7 +222,7 @@ def test_failed_batches_are_named_and_retried_by_the_next_run(site: Site) -> Non
     with site.worker():
         code, out, err = site.call(*site.run_words)
     assert code == 0, err
-    assert any("2 jobs that failed before are tried again" in line["message"] for line in messages(err))
+    assert any("2 jobs that had failed will be tried again" in line["message"] for line in messages(err))
     assert "120 stored" in out
 
 
@@ -237,7 +237,7 @@ def test_retry_failed_status_and_runs(site: Site) -> None:
     assert "1 failed" in out
     assert "batch 2 is not to my taste" in out
     code, out, err = site.on_run("retry-failed", run_id)
-    assert (code, out) == (0, f"1 failed jobs of run {run_id} are tried again\n"), err
+    assert (code, out) == (0, f"1 failed job of run {run_id} will be tried again\n"), err
     with site.worker():
         assert site.on_run("wait", run_id)[0] == 0
     assert f"run {run_id} is complete" in site.on_run("status", run_id)[1]
@@ -277,7 +277,7 @@ def test_submit_queues_a_window_and_pause_holds_until_resume(site: Site) -> None
         run_id = site.known_run()
         assert out == f"{run_id}\n"
         assert site.queued(run_id) == window
-        assert f"{window} of {BATCHES} batches are queued" in err
+        assert f"{window} of {BATCHES} batches queued" in err
         assert ("queues the others" in err) == (window < BATCHES)
     assert site.on_run("pause", run_id)[0] == 0
     waiting = site.start("wait", run_id, *site.reach)
@@ -310,7 +310,7 @@ def test_lost_files_of_a_finished_run_are_made_again(site: Site) -> None:
         open_store(site.store_url).delete(batch_key(site.known_run(), 3))
         code, out, err = site.call(*site.run_words)
     assert code == 0, err
-    assert "1 batches of a finished run are gone from the store and are extracted again" in err
+    assert "1 batch of a finished run disappeared from the store and will be extracted again" in err
     assert "120 stored" in out
 
 

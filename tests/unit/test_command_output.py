@@ -46,7 +46,7 @@ def test_verify_says_what_is_missing_and_then_the_proof(
     assert main(["verify", url]) == 65
     output = capsys.readouterr()
     assert output.out == ""
-    assert output.err == f"error: run {run.run_id} is not complete: 1 of 3 batches are missing (1)\n"
+    assert output.err == f"error: run {run.run_id} is not complete: 1 of 3 batches missing (1)\n"
     _finish(run, tmp_path)
     assert main(["verify", url]) == 0
     output = capsys.readouterr()

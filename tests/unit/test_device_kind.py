@@ -22,10 +22,13 @@ def test_a_processor_is_named_without_its_clock(tmp_path: Path) -> None:
 
 
 def test_cpu_says_its_threads_and_cuda_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    for threads, said in ((1, ", 1 thread"), (12, ", 12 threads")):
+        device_kind.cache_clear()
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        cpu = device_kind(torch.device("cpu"))
+        assert cpu.endswith(said)
+        assert len(cpu) <= 60
     device_kind.cache_clear()
-    cpu = device_kind(torch.device("cpu"))
-    assert cpu.endswith(f", {torch.get_num_threads()} threads")
-    assert len(cpu) <= 60
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA\n H200" + "x" * 100)
     assert device_kind(torch.device("cuda", 1)) == ("NVIDIA H200" + "x" * 100)[:60]
     device_kind.cache_clear()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hiddenfeed.batch_file import BatchFacts, BatchLayout
@@ -94,6 +94,7 @@ def test_sizes_are_those_of_the_files(tokens: int, samples: int, kept: tuple[str
     assert file_bytes(facts.tokens, samples, per_token) == BatchLayout(facts).file_size
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=200), st.integers(1, 3000))
 def test_the_load_of_a_plan_is_that_of_its_batches(lengths: list[int], batch: int) -> None:
     planned = make_plan(np.array(lengths, np.int64), PlanLimits(600, batch, 64, 0))

@@ -108,7 +108,7 @@ def test_a_mask_of_another_length_is_refused() -> None:
         "loss_mask": [[1]],
         "micro_batch": [0],
     }
-    with pytest.raises(DataError, match="batch 0 has 2 tokens and 1 mask entries"):
+    with pytest.raises(DataError, match="batch 0 has 2 tokens and 1 mask entry"):
         PlanFile(_plan_of(columns, TOKENS_SCHEMA), RUN.run_id).tokens(0)
 
 

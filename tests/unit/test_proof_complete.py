@@ -112,7 +112,7 @@ def test_batches_may_arrive_in_any_order(store: Store) -> None:
     run = synthetic_run(batches=6)
     run.prepare(store)
     for arrived, batch in enumerate([4, 0, 5, 2, 1, 3], start=1):
-        with pytest.raises(DataError, match=f"{7 - arrived} of 6 batches are missing"):
+        with pytest.raises(DataError, match=f"{7 - arrived} of 6 batches missing"):
             finish(store, run.run_id)
         store.write(run.key(batch), run.batch_file(batch))
     proof = finish(store, run.run_id)
@@ -200,7 +200,7 @@ def test_gaps_are_the_batches_with_neither_file_nor_note(store: Store) -> None:
     run = synthetic_run(batches=5)
     run.write(store, batches=[0, 3], quarantined=[1])
     assert completion_gaps(store, load_document(store, run.run_id)) == [2, 4]
-    with pytest.raises(DataError, match=r"is not complete: 2 of 5 batches are missing \(2, 4\)"):
+    with pytest.raises(DataError, match=r"is not complete: 2 of 5 batches missing \(2, 4\)"):
         finish(store, run.run_id)
     assert store.head(index_key(run.run_id)) is None
     assert store.head(complete_key(run.run_id)) is None

@@ -84,7 +84,7 @@ def _row(sample: SyntheticSample, row: int) -> SyntheticSample:
 def test_a_missing_batch() -> None:
     refusal = _Refusal()
     refusal.store.delete(KEY)
-    refusal.expect(r"1 of 3 batches are missing \(1\)")
+    refusal.expect(r"1 of 3 batches missing \(1\)")
 
 
 @pytest.mark.parametrize("kept", [1, 100, 4095, 4096, 4500, -1])
@@ -202,7 +202,7 @@ def test_a_file_that_no_plan_names(name: str) -> None:
         (lambda note: note.update(batch_id=0), "a note on batch 0 of run"),
         (lambda note: note.pop("reason"), "is not a quarantine note"),
         (lambda note: note.update(more=1), "is not a quarantine note"),
-        (lambda note: note.update(reasons=["one"]), "has 1 reasons for 4 source rows"),
+        (lambda note: note.update(reasons=["one"]), "has 1 reason for 4 source rows"),
     ],
 )
 def test_a_note_that_is_not_of_its_batch(change: Callable[[dict[str, Any]], Any], reason: str) -> None:

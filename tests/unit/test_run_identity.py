@@ -63,11 +63,11 @@ def test_data_that_differs_is_named_by_file() -> None:
         return msgspec.structs.replace(IDENTITY, data=data)
 
     (text,) = identity_differences(files("a", "b"), files("a", "ccc"))
-    assert text == "data: b from 1 bytes (b-hash) to not there, ccc from not there to 3 bytes (ccc-hash)"
+    assert text == "data: b from 1 byte (b-hash) to not there, ccc from not there to 3 bytes (ccc-hash)"
     (text,) = identity_differences(files("a", "b"), files("b", "a"))
     assert text == "data: the same files in another order, from a b to b a"
     (text,) = identity_differences(files("a"), files("a", *map(str, range(100))))
-    assert text.endswith("4 from not there to 1 bytes (4-hash) and 95 more files")
+    assert text.endswith("4 from not there to 1 byte (4-hash) and 95 more files")
     assert len(text) < 300
 
 

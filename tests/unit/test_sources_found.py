@@ -252,7 +252,7 @@ def test_files_of_a_dataset_of_the_hub(pattern: str | None, configs: Any, expect
     said: list[str] = []
     assert choose("a/b", NAMES, pattern, configs, said.append) == expected
     if pattern is None and configs is None:
-        assert said == ["dataset a/b: the 2 files of split train are taken, 2 others are not"]
+        assert said == ["dataset a/b: 2 files of split train taken, not taken: 2 others"]
 
 
 def test_a_dataset_of_several_configurations_asks_for_one() -> None:
@@ -355,14 +355,14 @@ def test_a_dataset_of_the_hub_is_fetched_at_its_commit_and_found_again_without_i
     assert fetched == [
         ["data/train.jsonl", '{"text": "a"}\n'],
         "looking for dataset org/chats on the hub and in the local cache",
-        "dataset org/chats: the 1 files of split train are taken, 1 others are not",
-        "dataset org/chats at 0123456789ab: 1 files",
+        "dataset org/chats: 1 file of split train taken, not taken: 1 other",
+        "dataset org/chats at 0123456789ab: 1 file",
     ]
     assert missing[0] == "ConfigError"
     assert "dataset org/other is neither a file or folder here nor a dataset on the hub" in missing[1]
     again, unknown = ask("org/chats", "org/unknown", HF_HUB_OFFLINE="1")
     assert again[0] == ["data/train.jsonl", '{"text": "a"}\n']
-    assert "from the local cache, which may lack files: 1 files" in again[-1]
+    assert "from the local cache, which may lack files: 1 file" in again[-1]
     assert unknown[0] == "ConfigError"
     assert "HF_HUB_OFFLINE forbids asking the hub" in unknown[1]
     refused = "http://127.0.0.1:9"

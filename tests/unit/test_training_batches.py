@@ -121,7 +121,7 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
     reader = _opened(tmp_path, synthetic_run())
     with pytest.raises(ConfigError, match="rank=2 one of"):
         TrainingBatches(reader, rank=2, world_size=2)
-    with pytest.raises(ConfigError, match="too few for 1000 processes"):
+    with pytest.raises(ConfigError, match="too few for 1,000 processes"):
         TrainingBatches(reader, world_size=1000)
     run, store = synthetic_run(), MemoryStore()
     run.prepare(store)
