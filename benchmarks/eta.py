@@ -14,8 +14,8 @@ from typing import Any
 
 from benchmarks.eta_fleet import SHARES, Look, Machine, Scenario, plan_work, record_of, simulate
 from common.batch_cost import fit
+from common.eta import estimate
 from common.run_state import Progress, RunRecord
-from monitor.eta import estimate
 
 _QUICK_SEEDS, _SEEDS = 10, 30
 

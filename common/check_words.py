@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from common.checks import Check, Checks, Extreme
+from common.checks import Check, Checks, Extreme, StateRange
 from hiddenfeed.words import count_text
 
 #: What a sample that was set aside had.
@@ -19,6 +19,11 @@ _FAILED: dict[Check, str] = {
     "memory": "more tokens than the device's memory holds",
     "other": "another reason",
 }
+
+
+#: Of a table of `state_row`s: its title, and the heads of its columns.
+STATES_TITLE = "norms of tokens, without the first of each sample, and zeros: the most extreme so far"
+STATE_HEAD = ("state", "smallest norm", "largest norm", "most zeros")
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -53,8 +58,17 @@ def findings(checks: Checks, halvings: int) -> tuple[Finding, ...]:
     return tuple(found) or (Finding("unknown", "no batch has been checked yet"),)
 
 
-def extreme_text(extreme: Extreme, form: str = ".4g") -> str:
-    """`649 in batch 12`"""
+def state_row(state: StateRange) -> tuple[str, ...]:
+    """Cells under `STATE_HEAD`, such as `649 in batch 12`."""
+    return (
+        state.state,
+        _extreme(state.norm_low, ".4g"),
+        _extreme(state.norm_high, ".4g"),
+        _extreme(state.zero_share, ".2%"),
+    )
+
+
+def _extreme(extreme: Extreme, form: str) -> str:
     return f"{extreme.value:{form}} in batch {extreme.batch:,}"
 
 

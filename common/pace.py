@@ -1,4 +1,4 @@
-"""How fast a run goes of late, and how long it will take: from looks at its counters, pure but for what it remembers."""
+"""How fast a run goes of late: from looks at its counters, pure but for what it remembers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from common.run_state import Progress
 #: jumping with every batch.
 WINDOW_SECONDS = 300.0
 WINDOW_ARRIVALS = 8
-#: The time left is not said before so many: the first batches of a run are no fair sample.
-FIRST_ESTIMATE_ARRIVALS = 4
 #: Silence of so many usual pauses between arrivals is taken for a slower rate.
 _LATE = 3.0
 _LATE_SECONDS = 10.0
@@ -60,11 +58,3 @@ class Pace:
             return False
         (first, _), (last, _) = self._arrivals[0], self._arrivals[-1]
         return self._now - last > max(_LATE * (last - first) / (len(self._arrivals) - 1), _LATE_SECONDS)
-
-    def remaining_seconds(self, tokens_total: int) -> float | None:
-        """Seconds until the run has so many tokens; None before a few batches have told, and while none arrives."""
-        rate = self.rate
-        if not rate or self.late or len(self._arrivals) < FIRST_ESTIMATE_ARRIVALS:
-            return None
-        last, tokens = self._arrivals[-1]
-        return max(0.0, (tokens_total - tokens) / rate - (self._now - last))

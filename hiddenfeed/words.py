@@ -35,6 +35,13 @@ def duration_text(seconds: float | None) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
+def time_left_text(seconds: float, low_seconds: float, high_seconds: float) -> str:
+    """`about 2 h 05 min left (1 h 58 min to 2 h 12 min)`"""
+    return (
+        f"about {duration_text(seconds)} left ({duration_text(low_seconds)} to {duration_text(high_seconds)})"
+    )
+
+
 def count_text(number: int, one: str, many: str | None = None) -> str:
     """`1 file`, `2,000 files`; `many` is `one` with an s when not given."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hiddenfeed.words import count_text, duration_text, size_rate_text, size_text
-from monitor.views import Answer, ProcessView, RunView, SpoolView, UploadQueueView, time_left_text
+from monitor.views import Answer, ProcessView, RunView, SpoolView, UploadQueueView, left_text
+from monitor.words import share
 
 QUESTIONS = {
     "busy": "Is every GPU busy?",
@@ -16,8 +17,8 @@ QUESTIONS = {
 }
 #: Extraction that is faster than upload by less than this is no reason to worry.
 _FASTER = 1.1
-#: A spool that is this full, or that will be full so soon, is worth a look.
-_NEARLY_FULL, _SOON_SECONDS = 0.9, 1800.0
+#: A spool that is nearly full, or half full and will be full so soon, is worth a look.
+_NEARLY_FULL, _HALF_FULL, _SOON_SECONDS = 0.9, 0.5, 1800.0
 #: What would happen later than this is not worth saying.
 _FAR_SECONDS = 48 * 3600.0
 #: Different reasons to wait that are told.
@@ -37,21 +38,22 @@ def answers(
     if redis_error:
         # What the spool's own folder says is known all the same.
         unknown = [
-            _answer(about, "unknown", "not known while Redis is away") for about in ("busy", "upload", "done")
+            _answer(about, "unknown", "unknown", "not known while Redis is away")
+            for about in ("busy", "upload", "done")
         ]
-        return (*unknown, _wrong(problems, runs), _disk(spool, processes))
+        return (*unknown, _wrong(problems, runs, uploads), _disk(spool, processes))
     going = [run for run in runs if run.state not in _OVER]
     return (
         _busy(runs, going, processes),
         _upload(going, uploads),
         _done(runs, going),
-        _wrong(problems, runs),
+        _wrong(problems, runs, uploads),
         _disk(spool, processes),
     )
 
 
-def _answer(about: str, verdict: str, text: str) -> Answer:
-    return Answer(about=about, question=QUESTIONS[about], verdict=verdict, text=text)
+def _answer(about: str, verdict: str, brief: str, text: str) -> Answer:
+    return Answer(about=about, question=QUESTIONS[about], verdict=verdict, brief=brief, text=text)
 
 
 def _busy(runs: Sequence[RunView], going: Sequence[RunView], processes: Sequence[ProcessView]) -> Answer:
@@ -60,11 +62,11 @@ def _busy(runs: Sequence[RunView], going: Sequence[RunView], processes: Sequence
     busy = [worker for worker in alive if worker.state == "busy"]
     if runs and not going and not busy and len(alive) == len(workers):
         idle = f"; {count_text(len(alive), 'worker')} idle" if alive else ""
-        return _answer("busy", "good", f"there is nothing to do{idle}")
+        return _answer("busy", "good", "nothing to do", f"there is nothing to do{idle}")
     if not workers:
         needed = any(run.queued or run.started for run in going)
-        return _answer("busy", "bad" if needed else "unknown", "no GPU worker is there")
-    text = f"{len(busy)} of {count_text(len(workers), 'worker')} busy"
+        return _answer("busy", "bad" if needed else "unknown", "no worker", "no GPU worker is there")
+    text = f"{len(busy):,} of {count_text(len(workers), 'worker')} busy"
     shares = [
         device.busy
         for run in going
@@ -76,14 +78,16 @@ def _busy(runs: Sequence[RunView], going: Sequence[RunView], processes: Sequence
     reasons = {worker.waits_for for worker in alive if worker.state == "waiting" and worker.waits_for}
     if reasons:
         text += f"; waiting: {_listed(reasons)}"
-    if len(alive) < len(workers):
-        return _answer("busy", "bad", f"{text}; {len(workers) - len(alive)} silent")
+    if silent := len(workers) - len(alive):
+        return _answer("busy", "bad", f"{silent:,} of {len(workers):,} silent", f"{text}; {silent:,} silent")
     queued = any(run.queued for run in going if run.state != "paused")
     missed = _missed(going)
     if missed:
         text += f"; {missed:,} gone within the last hour"
     short = queued and (len(busy) < len(alive) or missed)
-    return _answer("busy", "warn" if short or reasons else "good", text)
+    return _answer(
+        "busy", "warn" if short or reasons else "good", f"{len(busy):,} of {len(workers):,} busy", text
+    )
 
 
 def _missed(going: Sequence[RunView]) -> int:
@@ -94,9 +98,15 @@ def _missed(going: Sequence[RunView]) -> int:
 def _listed(reasons: set[str]) -> str:
     """The first few."""
     told = sorted(reasons)[:_MOST_REASONS]
-    return "; ".join(
-        [*told, *([f"and {len(reasons) - len(told)} other reasons"] if len(reasons) > len(told) else [])]
-    )
+    if more := len(reasons) - len(told):
+        told.append(f"and {count_text(more, 'other reason')}")
+    return "; ".join(told)
+
+
+def _why(failing: Sequence[RunView] | Sequence[UploadQueueView]) -> str:
+    """The latest reason to try again, in brackets."""
+    reasons = [failure.error for each in failing for failure in each.retries if failure.error]
+    return f" ({reasons[0]})" if reasons else ""
 
 
 def _upload(going: Sequence[RunView], uploads: Sequence[UploadQueueView]) -> Answer:
@@ -105,61 +115,77 @@ def _upload(going: Sequence[RunView], uploads: Sequence[UploadQueueView]) -> Ans
     failed = sum(queue.failed for queue in uploads)
     text = f"{count_text(waiting, 'file')} on the way"
     if retrying:
-        text += f", {retrying:,} to be tried again"
+        text += f", {retrying:,} to be tried again{_why(uploads)}"
     if failed:
         text += f", {failed:,} failed"
     recent = [run.recent for run in going if run.recent is not None]
-    if not recent:
-        return _answer("upload", "bad" if failed else "warn" if retrying else "good", text)
-    extracted = sum(each.extract_bytes_per_second for each in recent)
-    stored = sum(each.upload_bytes_per_second for each in recent)
-    growth = max(each.backlog_growth for each in recent)
-    text += f"; {size_rate_text(stored)} stored, {size_rate_text(extracted)} extracted"
-    behind = extracted > _FASTER * stored and growth > 1
-    if behind:
-        text += f", {growth:,} files more than {duration_text(recent[0].seconds)} ago"
-    return _answer("upload", "bad" if failed else "warn" if behind or retrying else "good", text)
+    verdict, brief = "good", "keeping up" if waiting or recent else "nothing to upload"
+    if going and waiting and not recent:
+        # Nobody has watched for long enough.
+        verdict, brief = "unknown", "not known yet"
+    if recent:
+        extracted = sum(each.extract_bytes_per_second for each in recent)
+        stored = sum(each.upload_bytes_per_second for each in recent)
+        growth = max(each.backlog_growth for each in recent)
+        text += f"; {size_rate_text(stored)} stored, {size_rate_text(extracted)} extracted"
+        if extracted > _FASTER * stored and growth > 1:
+            text += f", {count_text(growth, 'file')} more than {duration_text(recent[0].seconds)} ago"
+            verdict, brief = "warn", "falling behind"
+    if retrying:
+        verdict, brief = "warn", "trying again"
+    if failed:
+        verdict, brief = "bad", f"{count_text(failed, 'file')} failed"
+    return _answer("upload", verdict, brief, text)
 
 
 def _done(runs: Sequence[RunView], going: Sequence[RunView]) -> Answer:
     if not runs:
-        return _answer("done", "unknown", "no runs yet")
+        return _answer("done", "unknown", "no runs yet", "no runs yet")
     if not going:
         last = runs[-1]
-        return _answer("done", "good", f"{last.run_id} is {last.state}")
+        return _answer("done", "good", last.state, f"{last.run_id} is {last.state}")
     run = next((run for run in going if run.remaining_seconds is not None), going[0])
-    left = time_left_text(run)
-    text = f"{run.run_id}: {run.done:.1%}" if len(going) > 1 else f"{run.done:.1%}"
-    if left:
-        return _answer("done", "good", f"{text}, {left}")
-    verdict = "bad" if run.state == "stalled" else "warn" if run.state == "paused" else "unknown"
-    return _answer("done", verdict, f"{text}, {run.state}; how long it will take is not known yet")
+    text = f"{run.run_id}: {share(run.done, 1)}" if len(going) > 1 else share(run.done, 1)
+    if left := left_text(run):
+        return _answer("done", "good", f"about {duration_text(run.remaining_seconds)}", f"{text}, {left}")
+    verdict = {"stalled": "bad", "paused": "warn"}.get(run.state, "unknown")
+    brief = {"stalled": "standing still", "paused": "paused"}.get(run.state, "not known yet")
+    return _answer("done", verdict, brief, f"{text}, {run.state}; how long it will take is not known yet")
 
 
-def _wrong(problems: Sequence[str], runs: Sequence[RunView]) -> Answer:
-    retrying = sum(run.retrying for run in runs)
+def _wrong(problems: Sequence[str], runs: Sequence[RunView], uploads: Sequence[UploadQueueView]) -> Answer:
+    batches, files = (sum(each.retrying for each in failing) for failing in (runs, uploads))
     if problems:
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        return _answer("wrong", "bad", problems[0] + more)
-    if retrying:
-        return _answer("wrong", "warn", f"{count_text(retrying, 'batch', 'batches')} to be tried again")
-    return _answer("wrong", "good", "nothing")
+        more = f" (and {len(problems) - 1:,} more)" if len(problems) > 1 else ""
+        return _answer("wrong", "bad", count_text(len(problems), "problem"), problems[0] + more)
+    if batches:
+        text = f"{count_text(batches, 'batch', 'batches')} to be tried again{_why(runs)}"
+        return _answer("wrong", "warn", "trying again", text)
+    if files:
+        text = f"{count_text(files, 'file')} to be tried again{_why(uploads)}"
+        return _answer("wrong", "warn", "trying again", text)
+    return _answer("wrong", "good", "nothing", "nothing")
 
 
 def _disk(spool: SpoolView | None, processes: Sequence[ProcessView]) -> Answer:
     held = {process.waits_for for process in processes if process.waits_for.startswith(("disk", "spool"))}
     if spool is None:
         if held:
-            return _answer("disk", "bad", f"workers of other hosts wait: {_listed(held)}")
-        return _answer("disk", "unknown", "this host has no spool")
-    text = f"{spool.used:.0%} of {size_text(spool.cap_bytes)} used by {count_text(spool.files, 'file')}"
+            return _answer("disk", "bad", "workers wait", f"workers of other hosts wait: {_listed(held)}")
+        return _answer("disk", "unknown", "no spool here", "this host has no spool")
+    text = f"{share(spool.used)} of {size_text(spool.cap_bytes)} used by {count_text(spool.files, 'file')}"
+    verdict, brief = "good", f"{share(spool.used)} full"
     if spool.full_in_seconds is not None and spool.full_in_seconds < _FAR_SECONDS:
-        text += f", full in {duration_text(spool.full_in_seconds)}"
+        soon = f"full in {duration_text(spool.full_in_seconds)}"
+        text += f", {soon}"
+        if spool.full_in_seconds < _SOON_SECONDS and spool.used > _HALF_FULL:
+            verdict, brief = "warn", soon
     elif spool.empty_in_seconds is not None and spool.used:
         text += f", empty in {duration_text(spool.empty_in_seconds)}"
     text += f"; {size_text(spool.disk_free_bytes)} free on disk"
-    soon = spool.full_in_seconds is not None and spool.full_in_seconds < _SOON_SECONDS and spool.used > 0.5
+    if spool.used >= _NEARLY_FULL:
+        verdict, brief = "bad", f"{share(spool.used)} full"
     if held:
         text += f"; workers wait: {_listed(held)}"
-    bad = held or spool.used >= _NEARLY_FULL
-    return _answer("disk", "bad" if bad else "warn" if soon else "good", text)
+        verdict, brief = "bad", "workers wait"
+    return _answer("disk", verdict, brief, text)

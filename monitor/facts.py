@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,9 @@ from hiddenfeed.store.base import Store
 from monitor.reading import QueueFacts, RunFacts, read_redis
 
 __all__ = ["Facts", "QueueFacts", "RunFacts", "read_facts"]
+
+#: Questions that the store is asked at a time.
+_ASKED_AT_ONCE = 8
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,8 +62,12 @@ def read_facts(
         spool_name=name,
         upload_queue=upload_queue_name(name) if name else "",
     )
-    facts = _with_redis(facts, client)
-    return _with_proofs(facts, store) if store else facts
+    if store is None:
+        return _with_redis(facts, client)
+    with ThreadPoolExecutor(_ASKED_AT_ONCE, "store") as pool:
+        # A store may be far away: whether it is there is asked while Redis answers, and of all runs at once.
+        there = pool.submit(store.check)
+        return _with_proofs(_with_redis(facts, client), store, there, pool)
 
 
 def _with_redis(facts: Facts, client: redis.Redis) -> Facts:
@@ -80,16 +88,20 @@ def _read_spool(settings: SpoolSettings) -> SpoolUsage | None:
     return Spool(settings).usage() if Path(settings.spool_dir).is_dir() else None
 
 
-def _with_proofs(facts: Facts, store: Store) -> Facts:
+def _with_proofs(facts: Facts, store: Store, there: Future[None], pool: ThreadPoolExecutor) -> Facts:
     """The same with what the store says of each run: one listing that proves that it is there, one HEAD per run."""
+
+    def proved(run: RunFacts) -> RunFacts:
+        found = store.head(complete_key(run.record.run_id))
+        return msgspec.structs.replace(run, proved=found is not None)
+
+    looks = pool.map(proved, facts.runs)
     try:
         # A HEAD of an object cannot tell a bucket that is not there from an object that is not.
-        store.check()
-        runs = tuple(
-            msgspec.structs.replace(run, proved=store.head(complete_key(run.record.run_id)) is not None)
-            for run in facts.runs
-        )
+        there.result()
+        runs = tuple(looks)
     except HiddenfeedError as error:
+        pool.shutdown(wait=False, cancel_futures=True)
         return msgspec.structs.replace(
             facts, store_error=str(error), exit_code=facts.exit_code or error.exit_code
         )

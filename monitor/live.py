@@ -25,8 +25,8 @@ from monitor.rows import (
     uploader_row,
 )
 from monitor.terminal import printable
-from monitor.views import DeviceView, RunView, Snapshot, UploadQueueView, proof_note, time_left_text
-from monitor.words import ago, rate, short
+from monitor.views import DeviceView, RunView, Snapshot, UploadQueueView, left_text, proof_note
+from monitor.words import ago, rate, share, short
 
 _STYLES = {"good": "green", "warn": "yellow", "bad": "bold red", "unknown": "dim"}
 _MARKS = {"good": "✓", "warn": "▲", "bad": "✕", "unknown": "–"}
@@ -132,7 +132,7 @@ def _run(run: RunView, proof: str, room: _Room, *, alone: bool) -> list[Renderab
     bar = Table.grid(padding=(0, 1), expand=True)
     bar.add_column(ratio=1)
     bar.add_column(justify="right")
-    bar.add_row(ProgressBar(total=1.0, completed=run.done), Text(f"{run.done:.1%}", style="bold"))
+    bar.add_row(ProgressBar(total=1.0, completed=run.done), Text(share(run.done, 1), style="bold"))
     parts: list[RenderableType] = [head, bar, *_numbers(run, room, alone=alone), *_findings(run, room)]
     if run.workers:
         parts.append(_workers(run.workers, room))
@@ -174,7 +174,7 @@ def _findings(run: RunView, room: _Room) -> list[RenderableType]:
 def _numbers(run: RunView, room: _Room, *, alone: bool) -> list[RenderableType]:
     """How much is done and how fast; the time left of a run that is alone stands in the answers."""
     pace = f"{rate(run.tokens_per_second, 'tokens')}, {rate(run.samples_per_second, 'samples')}"
-    left = "" if alone else time_left_text(run)
+    left = "" if alone else left_text(run)
     queue = f"{run.queued:,} queued, {run.started:,} started"
     if room.narrow:
         done = (

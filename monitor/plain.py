@@ -9,17 +9,16 @@ import time
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from common.check_words import STATE_HEAD, STATES_TITLE, state_row
 from hiddenfeed.words import count_text, size_text
 from monitor.rows import (
     STAGES,
-    STATE_HEAD,
     UPLOADER_HEAD,
     device_text,
     stage_shares,
-    state_row,
     uploader_row,
 )
-from monitor.views import DeviceView, FailureView, RunView, Snapshot, proof_note, time_left_text, unknown_note
+from monitor.views import DeviceView, RunView, Snapshot, UploadQueueView, left_text, proof_note, unknown_note
 from monitor.words import ago, rate, share
 
 
@@ -43,14 +42,14 @@ def render_plain(snapshot: Snapshot) -> str:
 def _answers(snapshot: Snapshot) -> str:
     items = "".join(
         f'<li class="{escape(answer.verdict)}"><p class="q">{escape(answer.question)}</p>'
-        f'<p class="a">{escape(answer.text)}</p></li>'
+        f'<p class="b">{escape(answer.brief)}</p><p class="a">{escape(answer.text)}</p></li>'
         for answer in snapshot.answers
     )
     return f'<ul class="answers">{items}</ul>'
 
 
 def _run(run: RunView, proof: str) -> str:
-    left = f", {text}" if (text := time_left_text(run)) else ""
+    left = f", {text}" if (text := left_text(run)) else ""
     parts = [
         f'<section><h2>{escape(run.run_id)} <span class="state">{escape(run.state)}'
         f"{f', {proof}' if proof else ''}</span></h2>",
@@ -68,12 +67,13 @@ def _run(run: RunView, proof: str) -> str:
         parts.append(_table(UPLOADER_HEAD, map(uploader_row, run.uploaders)) + _more(run.more_uploaders))
     if run.batches:
         parts.append(_checks(run))
-    return "".join([*parts, _failures(run.failures), "</section>"])
+    return "".join([*parts, _failures(run), "</section>"])
 
 
 def _checks(run: RunView) -> str:
     items = "".join(f'<li class="{escape(each.verdict)}">{escape(each.text)}</li>' for each in run.findings)
-    states = _table(STATE_HEAD, map(state_row, run.checks.states)) if run.checks.states else ""
+    title = f'<p class="muted">{escape(STATES_TITLE)}</p>'
+    states = title + _table(STATE_HEAD, map(state_row, run.checks.states)) if run.checks.states else ""
     return f"<h3>Checks</h3><ul>{items}</ul>{states}"
 
 
@@ -93,7 +93,7 @@ def _host(snapshot: Snapshot) -> str:
     parts = ["<section><h2>Uploads and processes</h2>"]
     parts += [
         f"<p>{escape(queue.name)}: {count_text(queue.queued, 'file')} queued, {queue.started:,} on their way, "
-        f"{queue.retrying:,} to be tried again, {queue.failed:,} failed.</p>{_failures(queue.failures)}"
+        f"{queue.retrying:,} to be tried again, {queue.failed:,} failed.</p>{_failures(queue)}"
         for queue in snapshot.uploads
     ]
     if snapshot.spool:
@@ -129,14 +129,13 @@ def _more(number: int) -> str:
     return f'<p class="muted">and {number:,} more</p>' if number else ""
 
 
-def _failures(failures: Sequence[FailureView]) -> str:
-    if not failures:
-        return ""
+def _failures(found: RunView | UploadQueueView) -> str:
     items = "".join(
-        f"<li>{escape(failure.description or failure.job_id)}: {escape(failure.error)}</li>"
+        f"<li>{word}: {escape(failure.description or failure.job_id)}: {escape(failure.error)}</li>"
+        for word, failures in (("failed", found.failures), ("to be tried again", found.retries))
         for failure in failures
     )
-    return f"<ul>{items}</ul>"
+    return f"<ul>{items}</ul>" if items else ""
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -57,7 +57,9 @@ def problems_of(
         for process in silent[:_MOST_NAMED]
     ]
     if len(silent) > _MOST_NAMED:
-        found.append(f"{len(silent) - _MOST_NAMED:,} more processes are silent")
+        found.append(
+            f"silent as well: {count_text(len(silent) - _MOST_NAMED, 'more process', 'more processes')}"
+        )
     hindered = [
         process
         for process in processes
@@ -65,7 +67,7 @@ def problems_of(
     ]
     found += [f"{process.name} {process.waits_for}" for process in hindered[:_MOST_NAMED]]
     if len(hindered) > _MOST_NAMED:
-        found.append(f"{len(hindered) - _MOST_NAMED:,} more GPU workers cannot serve a run")
+        found.append(f"cannot serve a run: {count_text(len(hindered) - _MOST_NAMED, 'more GPU worker')}")
     if spool and spool.used >= _NEARLY_FULL:
         found.append(f"the spool {spool.name} is {spool.used:.0%} full: GPU workers wait for uploads")
     return found

@@ -20,6 +20,7 @@ from common.queues import (
     extract_queue_name,
     failed_jobs,
     parse_counts,
+    retrying_jobs,
 )
 from common.redis_client import text
 from common.run_state import (
@@ -37,6 +38,8 @@ from common.worker.presence import WorkerInfo, worker_of
 
 #: Failed jobs read per queue; the counts are always whole.
 _MOST_FAILED = 20
+#: Jobs whose reason to be tried again is read, of a queue; and upload queues, one per host, that it is read of.
+_MOST_RETRYING, _MOST_RETRYING_QUEUES = 3, 4
 #: Runs looked at in detail: those that are not over, and this many of the latest others.
 _MOST_OVER = 10
 #: In a larger fleet it is not read which batches each worker has in hand.
@@ -53,6 +56,8 @@ class QueueFacts(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     counts: QueueCounts
     failed: tuple[FailedJob, ...] = ()
+    #: The latest of those that will be tried again by themselves.
+    retrying: tuple[FailedJob, ...] = ()
 
 
 class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +98,7 @@ def read_redis(client: redis.Redis, own_upload_queue: str) -> RedisFacts:
     workers = [worker for worker in (part() for part in present) if worker is not None]
     return RedisFacts(
         runs=_read_runs(client, _worth_showing(records)),
-        uploads=tuple(_queue(client, name, part()) for name, part in counted),
+        uploads=_read_uploads(client, [(name, part()) for name, part in counted]),
         workers=tuple(sorted(workers, key=lambda worker: (worker.role, worker.name))),
         hands={name: part() for name, part in held.items()},
         live=live,
@@ -204,7 +209,15 @@ def _read_runs(client: redis.Redis, records: Sequence[RunRecord]) -> tuple[RunFa
     )
 
 
-def _queue(client: redis.Redis, name: str, counts: QueueCounts) -> QueueFacts:
-    """With its failed jobs; the rare case of any is worth a trip of its own."""
+def _read_uploads(client: redis.Redis, counted: Sequence[tuple[str, QueueCounts]]) -> tuple[QueueFacts, ...]:
+    """When a store is away the files of every host wait for it, for one and the same reason."""
+    told = [name for name, counts in counted if counts.scheduled][:_MOST_RETRYING_QUEUES]
+    return tuple(_queue(client, name, counts, reasons=name in told) for name, counts in counted)
+
+
+def _queue(client: redis.Redis, name: str, counts: QueueCounts, *, reasons: bool = True) -> QueueFacts:
+    """With its failed jobs, and why others are tried again; the rare case of any is worth a trip of its own."""
     failed = tuple(failed_jobs(client, name, _MOST_FAILED)) if counts.failed else ()
-    return QueueFacts(name=name, counts=counts, failed=failed)
+    asked = counts.scheduled and reasons
+    retrying = tuple(retrying_jobs(client, name, _MOST_RETRYING)) if asked else ()
+    return QueueFacts(name=name, counts=counts, failed=failed, retrying=retrying)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from common.check_words import extreme_text
-from common.checks import StateRange
 from hiddenfeed.words import size_rate_text, size_text
 from monitor.views import DeviceView, ProcessView, UploaderView
 from monitor.words import ago, rate, share
 
 UPLOADER_HEAD = ("uploader", "files", "size", "rate", "each file", "duplicates", "last")
-STATE_HEAD = ("state", "smallest norm", "largest norm", "most zeros")
 STAGES = ("read", "forward", "stall", "write")
 #: A worker that did its last batch within this time is missed when it is gone.
 MISSED_SECONDS = 3600.0
@@ -28,16 +25,6 @@ def uploader_row(uploader: UploaderView) -> tuple[str, ...]:
         size_rate_text(uploader.transfer_bytes_per_second),
         f"{uploader.duplicates:,}",
         ago(uploader.last_seconds_ago),
-    )
-
-
-def state_row(state: StateRange) -> tuple[str, ...]:
-    """Cells under `STATE_HEAD`."""
-    return (
-        state.state,
-        extreme_text(state.norm_low),
-        extreme_text(state.norm_high),
-        extreme_text(state.zero_share, ".2%"),
     )
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from common.check_words import findings
+from common.eta import Estimate, estimate
+from common.queues import FailedJob
 from common.run_state import UploaderProgress, WorkerProgress
 from common.worker.presence import WorkerInfo
 from monitor.answers import answers
-from monitor.eta import Estimate, estimate
 from monitor.facts import Facts, QueueFacts, RunFacts
 from monitor.problems import problems_of
 from monitor.rows import MISSED_SECONDS, host_of
@@ -76,7 +78,8 @@ def _run(run: RunFacts, facts: Facts, processes: tuple[ProcessView, ...], now: f
         started=counts.started,
         retrying=counts.scheduled,
         failed=counts.failed,
-        failures=_failures(run.extract),
+        failures=_failures(run.extract.failed),
+        retries=_failures(run.extract.retrying),
         workers=workers,
         hosts=_hosts(workers),
         uploaders=tuple(_uploader(uploader, now) for uploader in progress.uploaders),
@@ -210,7 +213,8 @@ def _upload(queue: QueueFacts) -> UploadQueueView:
         started=counts.started,
         retrying=counts.scheduled,
         failed=counts.failed,
-        failures=_failures(queue),
+        failures=_failures(queue.failed),
+        retries=_failures(queue.retrying),
     )
 
 
@@ -259,10 +263,8 @@ def _spool(facts: Facts, now: float) -> SpoolView | None:
     )
 
 
-def _failures(queue: QueueFacts) -> tuple[FailureView, ...]:
-    return tuple(
-        FailureView(job_id=job.job_id, description=job.description, error=job.error) for job in queue.failed
-    )
+def _failures(jobs: Sequence[FailedJob]) -> tuple[FailureView, ...]:
+    return tuple(FailureView(job_id=job.job_id, description=job.description, error=job.error) for job in jobs)
 
 
 def _share(part: float, whole: float) -> float:

@@ -5,26 +5,27 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
+from common.check_words import STATE_HEAD, STATES_TITLE, state_row
 from hiddenfeed.words import count_text, duration_text, size_text
 from monitor.rows import (
     STAGES,
-    STATE_HEAD,
     UPLOADER_HEAD,
     bare_rate,
     batches_text,
     busy_share,
     device_text,
     stage_shares,
-    state_row,
     uploader_row,
 )
-from monitor.views import DeviceView, FailureView, RunView, Snapshot, proof_note, time_left_text, unknown_note
+from monitor.views import DeviceView, RunView, Snapshot, UploadQueueView, left_text, proof_note, unknown_note
 from monitor.words import ago, rate, share
 
 _BAR_WIDTH = 24
 _WORKER_HEAD = (
     "worker", "state", "device", "batches", "tokens/s", "samples/s", "busy", *STAGES, "padding", "last", "batch",
 )  # fmt: skip
+#: Columns of words.
+_WORDS = ("state", "device", "waits for")
 #: How a verdict is marked where there are no colours.
 VERDICTS = {"good": "+", "warn": "~", "bad": "!", "unknown": "?"}
 
@@ -37,11 +38,12 @@ def render(snapshot: Snapshot) -> str:
 def _lines(snapshot: Snapshot) -> Iterator[str]:
     clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(snapshot.at))
     yield printable(f"hiddenfeed at {clock}{f', store {snapshot.store}' if snapshot.store else ''}")
-    for problem in snapshot.problems:
-        yield printable(f"! {problem}")
     if snapshot.runs:
         for answer in snapshot.answers:
             yield printable(f"{VERDICTS[answer.verdict]} {answer.question:24} {answer.text}")
+    # The first one is the answer to what went wrong.
+    for problem in snapshot.problems[1 if snapshot.runs else 0 :]:
+        yield printable(f"! {problem}")
     if note := unknown_note(snapshot):
         yield f"? {note}"
     if not snapshot.runs and not snapshot.problems:
@@ -61,7 +63,7 @@ def _run_lines(run: RunView, proof: str) -> Iterator[str]:
         f"{run.samples:,} of {count_text(run.samples_total, 'sample')}, "
         f"{run.tokens:,} of {count_text(run.tokens_total, 'token')}, {size_text(run.size_bytes)} stored; model {run.model}"
     )
-    left = f", {text}" if (text := time_left_text(run)) else ""
+    left = f", {text}" if (text := left_text(run)) else ""
     yield f"  {rate(run.tokens_per_second, 'tokens')}, {rate(run.samples_per_second, 'samples')}{left}"
     yield f"  batches: {run.queued:,} queued, {run.started:,} started, {run.retrying:,} to be tried again, {run.failed:,} failed"
     if run.workers:
@@ -70,8 +72,10 @@ def _run_lines(run: RunView, proof: str) -> Iterator[str]:
         yield from _table(UPLOADER_HEAD, [uploader_row(uploader) for uploader in run.uploaders])
     if run.batches:
         yield from (f"  checks {VERDICTS[finding.verdict]} {finding.text}" for finding in run.findings)
-        yield from _table(STATE_HEAD, [state_row(state) for state in run.checks.states])
-    yield from _failure_lines(run.failures)
+        if run.checks.states:
+            yield f"  {STATES_TITLE}"
+            yield from _table(STATE_HEAD, [state_row(state) for state in run.checks.states])
+    yield from _failure_lines(run)
 
 
 def _worker_row(worker: DeviceView) -> tuple[str, ...]:
@@ -96,7 +100,7 @@ def _host_lines(snapshot: Snapshot) -> Iterator[str]:
             f"{queue.name}: {count_text(queue.queued, 'file')} queued, {queue.started:,} on their way, "
             f"{queue.retrying:,} to be tried again, {queue.failed:,} failed"
         )
-        yield from _failure_lines(queue.failures)
+        yield from _failure_lines(queue)
     if snapshot.spool:
         spool = snapshot.spool
         when = ""
@@ -110,7 +114,7 @@ def _host_lines(snapshot: Snapshot) -> Iterator[str]:
         )
     if snapshot.processes:
         yield from _table(
-            ("process", "state", "jobs", "slots", "done", "failed", "seen", ""),
+            ("process", "state", "jobs", "slots", "done", "failed", "seen", "waits for"),
             [
                 (
                     process.name,
@@ -127,22 +131,23 @@ def _host_lines(snapshot: Snapshot) -> Iterator[str]:
         )
 
 
-def _failure_lines(failures: Sequence[FailureView]) -> Iterator[str]:
-    for failure in failures:
-        yield f"  failed: {failure.description or failure.job_id}: {failure.error}"
+def _failure_lines(found: RunView | UploadQueueView) -> Iterator[str]:
+    for word, failures in (("failed", found.failures), ("to be tried again", found.retries)):
+        for failure in failures:
+            yield f"  {word}: {failure.description or failure.job_id}: {failure.error}"
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Columns as wide as their widest cell, the first one to the left, the others to the right; nothing without rows."""
+    """Columns as wide as their widest cell, words to the left and numbers to the right; nothing without rows."""
     if not rows:
         return
     widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
     for row in (head, *rows):
         cells = [
-            row[0].ljust(widths[0]),
-            *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
+            cell.ljust(width) if name in (head[0], *_WORDS) else cell.rjust(width)
+            for name, cell, width in zip(head, row, widths, strict=True)
         ]
-        yield "  " + "  ".join(cells)
+        yield ("  " + "  ".join(cells)).rstrip()
 
 
 def printable(text: str) -> str:

@@ -6,7 +6,7 @@ import msgspec
 
 from common.check_words import Finding
 from common.checks import Checks
-from hiddenfeed.words import duration_text
+from hiddenfeed.words import time_left_text
 
 
 class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +63,7 @@ class UploaderView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FailureView(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that a person must look at."""
+    """A job that failed: for good, so that a person must look at it, or for now."""
 
     job_id: str
     description: str
@@ -99,6 +99,8 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     failed: int
     failures: tuple[FailureView, ...]
     workers: tuple[DeviceView, ...]
+    #: The latest of the batches that will be tried again by themselves.
+    retries: tuple[FailureView, ...] = ()
     uploaders: tuple[UploaderView, ...]
     #: Samples that could not be extracted, and why the last of them could not.
     set_aside: int = 0
@@ -140,6 +142,8 @@ class UploadQueueView(msgspec.Struct, frozen=True, kw_only=True):
     retrying: int
     failed: int
     failures: tuple[FailureView, ...]
+    #: The latest of the files that will be tried again by themselves.
+    retries: tuple[FailureView, ...] = ()
 
 
 class ProcessView(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,6 +189,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     question: str
     #: `good`, `warn`, `bad` or `unknown`.
     verdict: str
+    #: The answer in a few words, to be read from afar.
+    brief: str
     text: str
 
 
@@ -214,12 +220,12 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     more_uploads: int = 0
 
 
-def time_left_text(run: RunView) -> str:
-    """`about 2 h 05 min left (1 h 58 min to 2 h 12 min)`; empty where nobody can say."""
+def left_text(run: RunView) -> str:
+    """The time left with its range; empty where nobody can say."""
     left, low, high = run.remaining_seconds, run.remaining_low_seconds, run.remaining_high_seconds
     if left is None or low is None or high is None:
         return ""
-    return f"about {duration_text(left)} left ({duration_text(low)} to {duration_text(high)})"
+    return time_left_text(left, low, high)
 
 
 def proof_note(run: RunView, snapshot: Snapshot) -> str:

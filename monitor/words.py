@@ -19,9 +19,9 @@ def short(number: float) -> str:
     return f"{number:,.0f}"
 
 
-def share(value: float) -> str:
-    """`45%`; never 100% before the end."""
-    return f"{min(99, int(value * 100)) if value < 1 else 100}%"
+def share(value: float, digits: int = 0) -> str:
+    """`45%`, or `45.2%` with a digit; never 100% before the end."""
+    return f"{100 if value >= 1 else min(100 * value, 100 - 10**-digits):.{digits}f}%"
 
 
 def ago(seconds: float | None) -> str:

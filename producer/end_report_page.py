@@ -6,26 +6,38 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
-from common.check_words import extreme_text
+from common.check_words import STATE_HEAD, STATES_TITLE, state_row
 from common.history import Rates
 from hiddenfeed.words import count_text, duration_text, size_rate_text, size_text
 from producer.end_report import EndReport
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 900, 220, 90, 24
-_STYLE = """
-:root { color-scheme: light dark; --line: #d5dbe2; --muted: #525c69; --blue: #1a5fb4; --orange: #a84c00; font: 15px/1.5 system-ui, sans-serif; }
-@media (prefers-color-scheme: dark) { :root { --line: #3a424d; --muted: #a9b3c0; --blue: #7fb4ff; --orange: #ffb26b; } }
-body { max-width: 64rem; margin: 1.5rem auto; padding: 0 1rem; font-variant-numeric: tabular-nums; }
-h1 { font-size: 1.3rem; overflow-wrap: anywhere; } h2 { font-size: 1.05rem; margin: 1.8rem 0 .4rem; }
-.proved { border-left: .35rem solid #2a8a4a; padding: .3rem .9rem; }
-dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(13rem, 1fr)); gap: .5rem 1.2rem; }
-dt, .muted { color: var(--muted); font-size: .85rem; } dd { margin: 0; font-weight: 600; overflow-wrap: anywhere; }
-.wide { overflow-x: auto; } table { border-collapse: collapse; }
-th, td { padding: .2rem 1rem .2rem 0; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
-th:first-child, td:first-child { text-align: left; white-space: normal; overflow-wrap: anywhere; }
-svg { width: 100%; height: auto; } svg text { fill: var(--muted); font-size: 13px; }
-.grid { stroke: var(--line); } .a { stroke: var(--blue); } .b { stroke: var(--orange); stroke-dasharray: 6 4; }
-.a, .b { fill: none; stroke-width: 2; } .ka { color: var(--blue); } .kb { color: var(--orange); }
+_LIGHT = "--ground: #fff; --text: #171b21; --line: #d5dbe2; --muted: #525c69; --blue: #1a5fb4; --orange: #a84c00; --good: #176b36; --good-ground: #e5f4ea;"
+_DARK = "--ground: #12151a; --text: #e7ebf0; --line: #3a424d; --muted: #a9b3c0; --blue: #7fb4ff; --orange: #ffb26b; --good: #7bd69a; --good-ground: #15301f;"
+_STYLE = f"""
+:root {{ color-scheme: light dark; {_LIGHT} font: 15px/1.5 system-ui, sans-serif; }}
+@media screen and (prefers-color-scheme: dark) {{ :root {{ {_DARK} }} }}
+body {{ max-width: 64rem; margin: 1.5rem auto; padding: 0 1rem; background: var(--ground); color: var(--text); font-variant-numeric: tabular-nums; }}
+h1 {{ font-size: 1.3rem; margin: 0; overflow-wrap: anywhere; }} h2 {{ font-size: 1.05rem; margin: 1.8rem 0 .4rem; }} p {{ margin: .3rem 0; }}
+.proved {{ border-left: .35rem solid var(--good); background: var(--good-ground); border-radius: .3rem; padding: .6rem 1rem; margin: 1rem 0; }}
+.proved .sum {{ color: var(--good); font-size: 1.15rem; font-weight: 650; margin: 0; }}
+.proved ul {{ margin: .3rem 0 0; padding-left: 1.1rem; }} li {{ overflow-wrap: anywhere; }} li::first-letter, .note::first-letter {{ text-transform: uppercase; }}
+code {{ font: .9em ui-monospace, monospace; overflow-wrap: anywhere; }}
+dl {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(13rem, 1fr)); gap: .5rem 1.2rem; }}
+dt, .muted {{ color: var(--muted); font-size: .85rem; }} dd {{ margin: 0; font-weight: 600; overflow-wrap: anywhere; }}
+.wide {{ overflow-x: auto; }} table {{ border-collapse: collapse; }}
+th, td {{ padding: .2rem 1rem .2rem 0; text-align: right; vertical-align: top; white-space: nowrap; border-bottom: 1px solid var(--line); }}
+th {{ color: var(--muted); font-weight: 600; }}
+th:first-child, td:first-child, .words td, .words th {{ text-align: left; white-space: normal; overflow-wrap: anywhere; }}
+svg {{ width: 100%; height: auto; }} svg text {{ fill: var(--muted); font-size: 13px; }}
+.grid {{ stroke: var(--line); }} .a {{ stroke: var(--blue); }} .b {{ stroke: var(--orange); stroke-dasharray: 6 4; }}
+.a, .b {{ fill: none; stroke-width: 2; }} .ka {{ color: var(--blue); }} .kb {{ color: var(--orange); }}
+@media print {{
+  @page {{ margin: 14mm; }}
+  :root {{ color-scheme: light; font-size: 10pt; }} body {{ max-width: none; margin: 0; padding: 0; }}
+  .wide {{ overflow: visible; }} table {{ width: 100%; font-size: 8pt; }} th, td {{ white-space: normal; padding-right: .5rem; }}
+  h2 {{ break-after: avoid; }} svg, tr, .proved, dl div {{ break-inside: avoid; }} svg {{ max-height: 45mm; }}
+}}
 """
 
 Series = tuple[str, Callable[[Rates], float | None]]
@@ -43,13 +55,8 @@ def render_report(report: EndReport) -> str:
 
 
 def _parts(report: EndReport) -> Iterable[str]:
-    proof = report.proof
-    yield (
-        f'<p class="proved">Proved complete: {count_text(proof["rows"], "input row")} = {proof["stored"]:,} stored + '
-        f"{proof['skipped']:,} skipped + {proof['quarantined']:,} quarantined; "
-        f"{count_text(proof['batches'], 'batch file')}, {count_text(proof['tokens'], 'token')}, "
-        f"{size_text(proof['size_bytes'])} in {escape(report.store)}. Size and checksum of every file are in complete.json.</p>"
-    )
+    yield f'<p class="muted">How the run went: {escape(report.model)}, ended {_clock(report.last_batch_at)}</p>'
+    yield _proof(report)
     yield _numbers(report)
     yield "<h2>Extraction and upload over time</h2>"
     yield _chart(
@@ -70,6 +77,29 @@ def _parts(report: EndReport) -> Iterable[str]:
         )  # fmt: skip
     yield from _checks(report)
     yield from _tables(report)
+
+
+def _proof(report: EndReport) -> str:
+    """What was proved, what that means, and how anybody can prove it again."""
+    proof = report.proof
+    url = f"{report.store.rstrip('/')}/{report.run_id}"
+    meaning = [
+        "Each input row is in exactly one of the three, and none is missing: that was computed from the files in the store, "
+        "not from what anybody counted on the way.",
+        f"{count_text(proof['batches'], 'batch file')}, {count_text(proof['tokens'], 'token')}, {size_text(proof['size_bytes'])}, "
+        f"in {escape(report.store)}; complete.json names every file of the run with its size and checksum.",
+        f"To prove it again: <code>python -m hiddenfeed verify {escape(url)}</code>, and with <code>--deep</code> every byte is read.",
+    ]
+    if proof["quarantined"]:
+        meaning.insert(1, "Why samples were quarantined stands below, and of each in quarantine.parquet.")
+    if proof["skipped"]:
+        meaning.insert(1, "Why rows were skipped stands below, and of each row in skipped.parquet.")
+    items = "".join(f"<li>{each}</li>" for each in meaning)
+    return (
+        f'<section class="proved" aria-label="Completeness"><p class="sum">Proved complete: '
+        f"{count_text(proof['rows'], 'input row')} = {proof['stored']:,} stored + {proof['skipped']:,} skipped + "
+        f"{proof['quarantined']:,} quarantined</p><ul>{items}</ul></section>"
+    )
 
 
 def _numbers(report: EndReport) -> str:
@@ -111,17 +141,10 @@ def _checks(report: EndReport) -> Iterable[str]:
     yield f"<h2>Checks</h2><ul>{items}</ul>"
     if report.checks.states:
         yield _table(
-            "Norms (first tokens of samples apart) and zeros",
-            ("state", "smallest norm", "largest norm", "most zeros"),
-            [
-                (
-                    state.state,
-                    extreme_text(state.norm_low),
-                    extreme_text(state.norm_high),
-                    extreme_text(state.zero_share, ".2%"),
-                )
-                for state in report.checks.states
-            ],
+            "Norms and zeros",
+            STATE_HEAD,
+            map(state_row, report.checks.states),
+            STATES_TITLE.removesuffix(" so far"),
         )
 
 
@@ -159,12 +182,9 @@ def _tables(report: EndReport) -> Iterable[str]:
                 for each in report.costs
             ],
         )
-    yield _table("Versions", ("program", "version"), sorted(report.versions.items()))
-    yield _table(
-        "Settings",
-        ("setting", "value"),
-        [(name, str(value)) for name, value in sorted(report.settings.items())],
-    )
+    yield _table("Versions", ("program", "version"), sorted(report.versions.items()), kind="words")
+    settings = [(name, _setting(value)) for name, value in sorted(report.settings.items())]
+    yield _table("Settings", ("setting", "value"), settings, "those that decide what is stored", kind="words")
 
 
 def _chart(
@@ -207,13 +227,21 @@ def _chart(
     )
 
 
-def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def _table(
+    title: str, head: Sequence[str], rows: Iterable[Sequence[str]], note: str = "", kind: str = "numbers"
+) -> str:
     top = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     # What scrolls sideways on a narrow window must be reachable by keyboard, and have a name then.
     scrolled = f'<div class="wide" role="region" tabindex="0" aria-label="{title}">'
+    said = f'<p class="muted note">{note}</p>' if note else ""
+    table = f'<table class="{kind}"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>'
+    return f"<h2>{title}</h2>{said}{scrolled}{table}</div>"
+
+
+def _setting(value: object) -> str:
     return (
-        f"<h2>{title}</h2>{scrolled}<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
+        "not set" if value is None else ("yes" if value else "no") if isinstance(value, bool) else str(value)
     )
 
 

@@ -8,9 +8,11 @@ from functools import partial
 
 import redis
 
+from common.eta import estimate
 from common.pace import Pace
+from common.queues import extract_queue_name
 from common.retry import backoff_seconds
-from common.worker.presence import list_workers
+from common.worker.presence import list_workers, serving
 from hiddenfeed.errors import TransientError
 from hiddenfeed.run import RunDocument
 from producer.console import Console
@@ -54,7 +56,11 @@ def follow(
         plan = document.plan
         workers = sum(worker.role == "gpu_worker" for worker in fleet)
         pace.look(time.monotonic(), standing.progress)
+        at_work = serving(fleet, extract_queue_name(document.run_id))
+        left = estimate(submission.record, standing.progress, at_work, time.time())
         console.progress(
-            partial(standing_line, standing, pace, tokens=plan.tokens, batches=plan.batches, workers=workers)
+            partial(
+                standing_line, standing, pace, left, tokens=plan.tokens, batches=plan.batches, workers=workers
+            )
         )
         wait(POLL_SECONDS)

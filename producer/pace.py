@@ -1,16 +1,20 @@
-"""Where a run stands, in one line: a pure function of counters and pace."""
+"""Where a run stands, in one line: a pure function of counters, pace and the time left."""
 
 from __future__ import annotations
 
+from common.eta import Estimate
 from common.pace import Pace
-from hiddenfeed.words import count_text, duration_text, size_text
+from hiddenfeed.words import count_text, size_text
 from producer.submission import Standing
 
 
-def standing_line(standing: Standing, pace: Pace, *, tokens: int, batches: int, workers: int | None) -> str:
-    """`34%, 12 of 40 batches, 1.2 GiB, 1,020 tokens/s, about 35 s left, 8 queued, 3 running`
+def standing_line(
+    standing: Standing, pace: Pace, left: Estimate | None, *, tokens: int, batches: int, workers: int | None
+) -> str:
+    """`34%, 12 of 40 batches, 1.2 GiB, 1,020 tokens/s, about 35 s left (31 s to 39 s), 8 queued, 3 running`
 
     `tokens` and `batches` are the run's; `workers` is how many GPU workers are alive, None if that is not known.
+    `left` is said only while batches arrive.
     """
     progress, counts = standing.progress, standing.counts
     parts = [
@@ -18,11 +22,10 @@ def standing_line(standing: Standing, pace: Pace, *, tokens: int, batches: int, 
         f"{progress.batches:,} of {count_text(batches, 'batch', 'batches')}",
         size_text(progress.bytes),
     ]
-    rate, left = pace.rate, pace.remaining_seconds(tokens)
-    if rate is not None:
-        parts.append(f"{rate:,.0f} tokens/s")
-    if left is not None:
-        parts.append(f"about {duration_text(left)} left")
+    if pace.rate is not None:
+        parts.append(f"{pace.rate:,.0f} tokens/s")
+    if left is not None and left.seconds and not pace.late and standing.state == "active":
+        parts.append(str(left))
     queued = counts.queued + standing.pending
     parts += [
         f"{number:,} {word}" for number, word in ((queued, "queued"), (counts.started, "running")) if number

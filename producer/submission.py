@@ -107,6 +107,11 @@ class Submission:
         return self._document.run_id
 
     @property
+    def record(self) -> RunRecord:
+        """The run as Redis had it at the last step."""
+        return self._known or self._record()
+
+    @property
     def lost(self) -> list[int]:
         """Failed batches that were extracted again and again and never arrived in the store."""
         return [batch for batch in self._failed if self._lost[batch] >= MAX_LOST]
@@ -126,7 +131,7 @@ class Submission:
         record = get_run(self._client, self.run_id)
         if record is None:
             # Wiped: nothing that was queued is there any more. A pause and a priority were somebody's wish.
-            record = register_run(self._client, self._known or self._record())
+            record = register_run(self._client, self.record)
             self._audited_at = None
         self._known = record
         counts = queue_counts(self._client, self._queue)

@@ -1,4 +1,4 @@
-"""Where a run stands, in one line: pure functions of counters, pace and log lines."""
+"""Where a run stands, in one line: pure functions of counters, pace, the time left and log lines."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 
 import msgspec
 
+from common.eta import Estimate
 from common.pace import Pace
 from common.queues import QueueCounts
 from common.run_state import Progress, RunRecord
 from hiddenfeed.layout import check_run_id
-from hiddenfeed.words import count_text, duration_text
+from hiddenfeed.words import count_text
 
 _BAR_WIDTH = 20
 
@@ -23,10 +24,11 @@ def progress_line(
     extract: QueueCounts,
     upload: QueueCounts,
     pace: Pace,
+    left: Estimate | None,
     trouble: str = "",
     part: str = "",
 ) -> str:
-    """`[#####...............] 25%  10/40 batches  1,020 tokens/s  3 files on their way  about 35 s left`
+    """`[#####...............] 25%  10/40 batches  1,020 tokens/s  3 files on their way  about 35 s left (31 s to 39 s)`
 
     `part` is what is going on before the first batch and after the last one.
     """
@@ -34,11 +36,10 @@ def progress_line(
     filled = int(done * _BAR_WIDTH)
     parts = [
         f"[{'#' * filled}{'.' * (_BAR_WIDTH - filled)}] {min(99, int(done * 100)) if done < 1 else 100:3d}%",
-        f"{progress.batches}/{count_text(record.batches, 'batch', 'batches')}",
+        f"{progress.batches:,}/{count_text(record.batches, 'batch', 'batches')}",
     ]
-    rate, left = pace.rate, pace.remaining_seconds(record.tokens)
-    if rate is not None:
-        parts.append(f"{rate:,.0f} tokens/s")
+    if pace.rate is not None:
+        parts.append(f"{pace.rate:,.0f} tokens/s")
     if upload.unfinished:
         parts.append(
             f"{count_text(upload.unfinished, 'file')} on {'its' if upload.unfinished == 1 else 'their'} way"
@@ -47,8 +48,8 @@ def progress_line(
         parts.append(f"{extract.failed + upload.failed} failed")
     if progress.batches >= record.batches:
         parts.append(part or "proving")
-    elif left is not None:
-        parts.append(f"about {duration_text(left)} left")
+    elif left is not None and not pace.late:
+        parts.append(str(left))
     elif not (progress.batches or extract.started or extract.failed):
         parts.append(part or "loading the model")
     if trouble:

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import redis
 
+from common.eta import estimate
 from common.pace import Pace
 from common.queues import QueueCounts, extract_queue_name, queue_counts, upload_queue_name
 from common.redis_client import make_client
@@ -21,10 +22,11 @@ from common.settings.catalogue import (
     StandaloneSettings,
 )
 from common.settings.resolve import Resolved
+from common.worker.presence import list_workers, serving
 from hiddenfeed.errors import ConfigError, DataError, HiddenfeedError, PermanentError, TransientError
 from hiddenfeed.inventory import completion_gaps, load_document
 from hiddenfeed.store import Store
-from hiddenfeed.words import duration_text
+from hiddenfeed.words import count_text, duration_text
 from standalone import preflight, roles
 from standalone.display import Display
 from standalone.finish import CHECK, Ending, finish_run
@@ -179,6 +181,7 @@ class Runner:
             progress = read_progress(client, self.run_id)
             extract = queue_counts(client, extract_queue_name(self.run_id))
             upload = queue_counts(client, upload_queue_name(surroundings.places.spool))
+            at_work = serving(list_workers(client), extract_queue_name(self.run_id))
         except TransientError as error:
             self.display.status(str(error))
             return
@@ -186,9 +189,10 @@ class Runner:
         if self.worked and self.record is not None:
             self._mark(self.record, progress, extract)
             self._pace.look(time.monotonic(), progress)
+            left = estimate(self.record, progress, at_work, time.time())
             trouble = self._supervisor.trouble or (self._why_late() if self._pace.late else "")
             self.display.status(
-                progress_line(self.record, progress, extract, upload, self._pace, trouble, self._part())
+                progress_line(self.record, progress, extract, upload, self._pace, left, trouble, self._part())
             )
 
     def _why_late(self) -> str:
@@ -252,7 +256,9 @@ class Runner:
         if self.timeline.current == CHECK:
             done = "the run is complete and proved, only the check of samples was left"
         elif self.record is not None and self.progress is not None:
-            done = f"{self.progress.batches} of {self.record.batches} batches are stored"
+            done = (
+                f"{self.progress.batches:,} of {count_text(self.record.batches, 'batch', 'batches')} stored"
+            )
         self.display.say(f"interrupted: {done}; the same command goes on from here")
         return INTERRUPTED
 

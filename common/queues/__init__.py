@@ -15,6 +15,7 @@ from common.queues.contents import (
     parse_counts,
     queue_counts,
     queue_names,
+    retrying_jobs,
 )
 from common.queues.intake import enqueue
 from common.queues.names import (
@@ -55,6 +56,7 @@ __all__ = [
     "queue_counts",
     "queue_names",
     "requeue_failed",
+    "retrying_jobs",
     "upload_job_id",
     "upload_queue_name",
     "upload_request",

@@ -42,7 +42,7 @@ class QueueCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FailedJob(msgspec.Struct, frozen=True):
-    """A job that a person must look at; unpacks as (job_id, description, error)."""
+    """A job that failed, for good or for now; unpacks as (job_id, description, error)."""
 
     job_id: str
     description: str
@@ -114,12 +114,17 @@ def queue_names(client: redis.Redis) -> list[str]:
 
 def failed_jobs(client: redis.Redis, name: str, limit: int = 100) -> list[FailedJob]:
     """The queue's failed jobs, newest first, `limit` at most."""
+    return _with_errors(client, rq_keys.failed_key(name), limit)
+
+
+def retrying_jobs(client: redis.Redis, name: str, limit: int = 100) -> list[FailedJob]:
+    """The queue's jobs that failed and will be tried again by themselves, the last to be tried first, `limit` at most."""
+    return _with_errors(client, rq_keys.scheduled_key(name), limit)
+
+
+def _with_errors(client: redis.Redis, registry: str, limit: int) -> list[FailedJob]:
     with translated(client):
-        ids = (
-            [text(job_id) for job_id in client.zrevrange(rq_keys.failed_key(name), 0, limit - 1)]
-            if limit > 0
-            else []
-        )
+        ids = [text(job_id) for job_id in client.zrevrange(registry, 0, limit - 1)] if limit > 0 else []
         with client.pipeline(transaction=False) as pipe:
             for job_id in ids:
                 pipe.hmget(rq_keys.job_key(job_id), JobField.DESCRIPTION, JobField.ERROR)

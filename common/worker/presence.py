@@ -7,7 +7,7 @@ import platform
 import re
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from threading import Lock
 from typing import Any
@@ -149,6 +149,11 @@ def list_workers(client: redis.Redis) -> list[WorkerInfo]:
             replies = pipe.execute()
     found = [worker_of(key, reply) for key, reply in zip(keys, replies, strict=True)]
     return sorted(filter(None, found), key=lambda info: (info.role, info.name))
+
+
+def serving(workers: Iterable[WorkerInfo], queue: str) -> list[str]:
+    """Names of the GPU workers that serve an extract queue."""
+    return [worker.name for worker in workers if worker.role == "gpu_worker" and worker.queue == queue]
 
 
 def worker_of(key: str, reply: Mapping[Any, Any]) -> WorkerInfo | None:

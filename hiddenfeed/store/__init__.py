@@ -8,7 +8,6 @@ from pathlib import Path
 from hiddenfeed.errors import ConfigError
 from hiddenfeed.options import StoreOptions
 from hiddenfeed.store.base import ObjectInfo, PutOutcome, Store, UploadNote, UploadNotes
-from hiddenfeed.store.directory import DirectoryStore
 from hiddenfeed.store.gate import RequestGate
 
 __all__ = ["ObjectInfo", "PutOutcome", "RequestGate", "Store", "UploadNote", "UploadNotes", "open_store"]
@@ -27,16 +26,17 @@ def open_store(
 
     `gate` limits how many files or parts are under way at a time. With `notes`, an upload in parts
     that was interrupted is gone on with; without, it is given up.
-    boto3 is imported for S3 alone. Raises ConfigError for a URL that is none of these, and for S3
-    without boto3 or without a usable profile. Whether the store is there is what `check` tells.
+    What a kind of store needs is imported with it, boto3 for S3 alone. Raises ConfigError for a URL that
+    is none of these, and for S3 without boto3 or without a usable profile. Whether the store is there is
+    what `check` tells.
     """
     scheme = _SCHEME.match(url)
     if not url.strip():
         raise ConfigError("the store must be s3://bucket/prefix or a folder, and it is empty")
-    if scheme is None:
-        return DirectoryStore(Path(url), gate)
-    if scheme["scheme"] == "file" and url.startswith("file:///"):
-        return DirectoryStore(Path(url.removeprefix("file://")), gate)
+    if scheme is None or (scheme["scheme"] == "file" and url.startswith("file:///")):
+        from hiddenfeed.store.directory import DirectoryStore  # what computes checksums takes a while to load
+
+        return DirectoryStore(Path(url if scheme is None else url.removeprefix("file://")), gate)
     if scheme["scheme"] == "s3" and url.startswith("s3://"):
         try:
             from hiddenfeed.store.s3 import S3Store  # boto3 takes a third of a second and 40 MB

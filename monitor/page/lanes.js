@@ -2,7 +2,7 @@
 
 import { svg } from "./chart.js";
 import { OVER, STATES, byId, make, part } from "./parts.js";
-import { ago, count, duration, percent, rate } from "./words.js";
+import { ago, count, counted, duration, percent, rate } from "./words.js";
 
 // In a larger fleet those that need a look come first, and the others on demand; the monitor sends no more than can be read.
 const FEW_LANES = 12;
@@ -46,7 +46,7 @@ export function drawHosts(run) {
       const wrong = counts.filter(([name]) => name !== "busy").map(([name, number]) => `${count(number)} ${name}`).join(", ");
       return make("li", { attrs: { title: `${host}: ${words}` } }, make("span", { cls: "host", text: host }), picture,
         make("span", { cls: "hidden", text: `: ${words}` }), ...(wrong ? [make("span", { cls: "why", text: wrong, attrs: { "aria-hidden": "true" } })] : []));
-    }), ...(more ? [make("li", { text: `and ${count(more)} more hosts` })] : []));
+    }), ...(more ? [make("li", { text: `and ${counted(more, "more host")}` })] : []));
   });
 }
 
@@ -75,7 +75,7 @@ export function drawLanes(run, processes) {
         make("div", {}, make("span", { cls: "name", text: shortName(worker.worker), attrs: { title: worker.worker } }), " ", state,
           make("div", { cls: "facts", text: [worker.device, worker.kind, why, current ? `batch ${current}` : ""].filter(Boolean).join(" · ") })),
         make("div", {}, stageBar(worker)),
-        make("div", { cls: "facts", text: worker.batches === 0 ? "none of its batches is stored yet" : `${rate(worker.tokens_per_second)} tokens/s, ${rate(worker.samples_per_second)} samples/s, ${count(worker.batches)} batches, `
+        make("div", { cls: "facts", text: worker.batches === 0 ? "none of its batches is stored yet" : `${rate(worker.tokens_per_second)} tokens/s, ${rate(worker.samples_per_second)} samples/s, ${counted(worker.batches, "batch", "batches")}, `
           + `computing ${percent(worker.busy)}, padding ${percent(worker.padding, 1)}, last ${ago(worker.last_seconds_ago)}` }));
     }));
     if (hidden) element.append(make("li", { cls: "more", text: `and ${count(hidden)} more` }));

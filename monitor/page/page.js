@@ -4,7 +4,7 @@
 import { Chart } from "./chart.js";
 import { drawHosts, drawLanes, setUpLanes, spans } from "./lanes.js";
 import { OVER, STATES, byId, make, more, part, table } from "./parts.js";
-import { ago, clock, count, duration, percent, rate, size, sizeRate } from "./words.js";
+import { ago, clock, count, duration, moment, percent, rate, size, sizeRate } from "./words.js";
 
 const HISTORY_MS = 5000;
 const MARKS = { good: "✓ fine", warn: "▲ look", bad: "✕ bad", unknown: "– unknown" };
@@ -15,9 +15,13 @@ let historyRun = null;
 
 function drawAnswers() {
   part("answers", snapshot.answers, (element, answers) => {
-    element.replaceChildren(...answers.map((answer) => make("li", { cls: answer.verdict },
-      make("p", { cls: "q" }, make("span", { text: answer.question }), make("span", { cls: "mark", text: MARKS[answer.verdict] })),
-      make("p", { cls: "a", text: answer.text }))));
+    element.replaceChildren(...answers.map((answer) => {
+      const [mark, word] = MARKS[answer.verdict].split(" ");
+      return make("li", { cls: answer.verdict }, make("p", { cls: "q", text: answer.question }),
+        make("p", { cls: "b" }, make("span", { cls: "mark", text: mark, attrs: { "aria-hidden": "true" } }), make("span", { cls: "hidden", text: `${word}: ` }),
+          make("span", { cls: "brief", text: answer.brief })),
+        ...(answer.text === answer.brief ? [] : [make("p", { cls: "a", text: answer.text })]));
+    }));
   });
   // Said aloud only when a verdict changes, not with every number.
   part("said", snapshot.answers.map((answer) => answer.verdict), (element) => {
@@ -58,6 +62,7 @@ function drawRun(run) {
     element.textContent = run.proved ? `${run.state}, proved` : run.state;
     element.className = `chip ${STATES[run.state] ?? ""}`;
   });
+  byId("run-model").textContent = run.model;
   byId("run-bar").value = run.done;
   byId("run-share").textContent = percent(run.done, 1);
   const left = run.remaining_seconds;
@@ -67,9 +72,8 @@ function drawRun(run) {
     number("Batches", count(run.batches), `of ${count(run.batches_total)}, ${size(run.size_bytes)} stored`),
     number("Fleet", `${rate(run.recent?.tokens_per_second ?? run.tokens_per_second)} tokens/s`, `${rate(run.samples_per_second)} samples/s since the start`),
     left === null ? number("Time left", run.state === "complete" ? "done" : "-")
-      : number("Time left", `about ${duration(left)}`, `${duration(run.remaining_low_seconds)} to ${duration(run.remaining_high_seconds)}; done at about ${clock(snapshot.at + left)}`),
-    number("On the queue", `${count(run.queued)} queued, ${count(run.started)} started`, `${count(run.retrying)} to be tried again, ${count(run.failed)} failed`),
-    number("Model", run.model),
+      : number("Time left", `about ${duration(left)}`, `${duration(run.remaining_low_seconds)} to ${duration(run.remaining_high_seconds)}; done at about ${moment(snapshot.at + left, snapshot.at)}`),
+    number("On the queue", `${count(run.queued)} queued`, `${count(run.started)} started, ${count(run.retrying)} to be tried again, ${count(run.failed)} failed`),
     ...(run.proved && snapshot.store ? [number("Report", `${run.run_id}/report.html`, "in the store, with report.json")] : []),
   ];
   part("run-numbers", numbers, (element) => {
@@ -95,7 +99,7 @@ function drawChecks(run) {
   });
   const { states } = run.checks;
   byId("states-part").hidden = !states.length;
-  table("states", "Norms of tokens (first ones of samples apart) and zeros, the most extreme so far", ["state", "smallest norm", "largest norm", "most zeros"],
+  table("states", "Norms of tokens, without the first of each sample, and zeros: the most extreme so far", ["state", "smallest norm", "largest norm", "most zeros"],
     states.map((each) => [each.state, extreme(each.norm_low, each.norm_low.value.toPrecision(4)),
       extreme(each.norm_high, each.norm_high.value.toPrecision(4)), extreme(each.zero_share, `${(100 * each.zero_share.value).toFixed(2)}%`)]));
 }
@@ -142,6 +146,16 @@ function drawFailed() {
       return make("li", {}, make("p", { cls: "what", text: each.what }), make("p", { cls: "why", text: each.why || "no reason is known" }),
         make("p", { cls: "command" }, make("code", { text: each.command }), button));
     }));
+  });
+}
+
+// What went wrong and will be tried again without anybody: nothing to do, but good to know.
+function drawAgain() {
+  const retries = [...snapshot.runs, ...snapshot.uploads].flatMap((each) => each.retries);
+  byId("again-section").hidden = !retries.length;
+  part("again", retries, (element) => {
+    element.replaceChildren(...retries.map((each) => make("li", {}, make("p", { cls: "what", text: each.description || each.job_id }),
+      make("p", { cls: "why", text: each.error || "no reason is known" }))));
   });
 }
 
@@ -205,6 +219,7 @@ function draw() {
   const run = chooseRun();
   drawRun(run);
   drawFailed();
+  drawAgain();
   drawHost();
   byId("pause-row").hidden = run === null || OVER.includes(run.state);
   byId("pause").disabled = run?.state === "paused";

@@ -26,6 +26,11 @@ export function count(number) {
   return number.toLocaleString("en-US");
 }
 
+// `1 file`, `2,000 files`; `many` is `one` with an s when not given.
+export function counted(number, one, many = `${one}s`) {
+  return `${count(number)} ${number === 1 ? one : many}`;
+}
+
 export function rate(perSecond) {
   if (perSecond === null || perSecond === undefined) return "-";
   return perSecond >= 10 ? count(Math.round(perSecond)) : perSecond.toFixed(1);
@@ -34,8 +39,7 @@ export function rate(perSecond) {
 export function percent(share, digits = 0) {
   if (share === null || share === undefined) return "-";
   // Never 100% before the end.
-  const shown = share < 1 ? Math.min(share * 100, 100 - 10 ** -digits) : 100;
-  return `${(Math.floor(shown * 10 ** digits) / 10 ** digits).toFixed(digits)}%`;
+  return `${(share < 1 ? Math.min(share * 100, 100 - 10 ** -digits) : 100).toFixed(digits)}%`;
 }
 
 export function ago(seconds) {
@@ -45,4 +49,11 @@ export function ago(seconds) {
 export function clock(at, withSeconds = false) {
   return new Date(at * 1000).toLocaleTimeString([], withSeconds
     ? { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" } : { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+}
+
+// With its day where that is not today: a run of hours ends tomorrow as likely as not.
+export function moment(at, now) {
+  const [then, today] = [new Date(at * 1000), new Date(now * 1000)];
+  const day = then.toDateString() === today.toDateString() ? "" : `${then.toLocaleDateString([], { weekday: "short", day: "numeric", month: "short" })}, `;
+  return `${day}${clock(at)}`;
 }

@@ -34,6 +34,8 @@ RUN = "shown-0123456789ab"
 BATCHES = 40
 LEASE_SECONDS = SETTINGS.lease_seconds
 DESK, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+#: The part of a sheet that is printed on, in CSS pixels.
+A4 = {"width": 688, "height": 1017}
 TOKEN = "correct-horse"
 EVIL = "<img src=x onerror=alert(1)>"
 
@@ -130,9 +132,15 @@ def _opened(browser: Any, url: str, size: dict[str, int] = DESK, scheme: str = "
 
 
 def _keep(page: Any, name: str) -> None:
-    """A picture for people to look at, where HFTESTS_SCREENSHOTS says."""
+    """Pictures for people to look at, on a desk and a phone, in light and dark, where HFTESTS_SCREENSHOTS says."""
     if folder := os.environ.get("HFTESTS_SCREENSHOTS"):
-        page.screenshot(path=str(Path(folder) / f"{name}.png"), full_page=True)
+        before = page.viewport_size
+        for scheme, size in ((scheme, size) for scheme in ("light", "dark") for size in (DESK, PHONE)):
+            page.set_viewport_size(size)
+            page.emulate_media(color_scheme=scheme)
+            page.screenshot(path=str(Path(folder) / f"{name}-{scheme}-{size['width']}.png"), full_page=True)
+        page.set_viewport_size(before)
+        page.emulate_media(color_scheme=None)
 
 
 def _says(page: Any, selector: str, text: str, seconds: float = 10) -> None:
@@ -225,6 +233,12 @@ def test_history_is_there_after_a_restart_and_can_be_read_by_keyboard(
     shown_run.delete(f"hiddenfeed:history:{RUN}:turn")
     with _served(redis_url) as url, _opened(browser, url) as page:
         page.wait_for_selector("#chart-rates svg.chart path.c1")
+        said = page.evaluate(
+            "import('/assets/words.js').then((words) => [words.counted(1, 'batch', 'batches'), words.counted(2000, 'host'), "
+            "words.percent(0.9996, 1), words.percent(0.29), words.moment(86400, 86400) === words.clock(86400), "
+            "words.moment(2 * 86400, 86400).includes('Jan')])"
+        )
+        assert said == ["1 batch", "2,000 hosts", "99.9%", "29%", True, True]
         label = page.get_attribute("#chart-spool svg.chart", "aria-label")
         assert "highest 7.5 GiB" in label
         page.focus("#chart-backlog svg.chart")
@@ -283,7 +297,8 @@ def test_page_is_accessible_and_fits_a_phone(browser: Any, shown_run: redis.Redi
                 found = axe.Axe().run(page)
                 assert found.violations_count == 0, found.generate_report()
                 assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
-                _keep(page, f"{scheme}-{size['width']}")
+                if (scheme, size) == ("dark", PHONE):
+                    _keep(page, "fleet")
                 # The first stop of the keyboard leads past the navigation.
                 page.keyboard.press("Tab")
                 assert page.evaluate("document.activeElement.className") == "skip"
@@ -292,18 +307,35 @@ def test_page_is_accessible_and_fits_a_phone(browser: Any, shown_run: redis.Redi
                 _says(page, "#lanes li:last-child", "and 13 more")
 
 
-def test_end_report_is_accessible_and_fits_a_phone(browser: Any, tmp_path: Path) -> None:
+def test_end_report_is_accessible_and_fits_phone_and_paper_without_a_network(
+    browser: Any, tmp_path: Path
+) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
     (tmp_path / "report.html").write_text(render_report(example_report()))
-    for size in (DESK, PHONE):
-        context = browser.new_context(viewport=size)
+    for scheme, size in ((scheme, size) for scheme in ("light", "dark") for size in (DESK, PHONE)):
+        context = browser.new_context(viewport=size, color_scheme=scheme, offline=True)
         page = context.new_page()
+        asked: list[str] = []
+        page.on("request", lambda request, asked=asked: asked.append(request.url))
         page.goto((tmp_path / "report.html").as_uri())
+        assert asked == [(tmp_path / "report.html").as_uri()]
         found = axe.Axe().run(page)
         assert found.violations_count == 0, found.generate_report()
         assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
-        _keep(page, f"report-{size['width']}")
         context.close()
+    # The last one was dark and narrow: on paper it is neither.
+    context = browser.new_context(viewport=A4, color_scheme="dark")
+    page = context.new_page()
+    page.goto((tmp_path / "report.html").as_uri())
+    _keep(page, "report")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)"
+    page.emulate_media(media="print")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    cut = "[...document.querySelectorAll('table')].filter((table) => table.scrollWidth > table.parentElement.clientWidth)"
+    assert page.evaluate(f"{cut}.length") == 0
+    if folder := os.environ.get("HFTESTS_SCREENSHOTS"):
+        page.pdf(path=str(Path(folder) / "report.pdf"), format="A4", print_background=False)
+    context.close()
 
 
 def test_a_monitor_that_ends_is_said_and_one_that_comes_back_is_followed(

@@ -114,7 +114,7 @@ def test_a_run_interrupted_and_killed_ends_with_its_proof_and_then_has_nothing_t
         runner.send_signal(signal.SIGINT)
         output, _ = runner.communicate(timeout=_PATIENCE_SECONDS)
     assert runner.returncode == 130
-    assert re.search(r"interrupted: \d+ of \d+ batches are stored; the same command goes on", output)
+    assert re.search(r"interrupted: \d+ of \d+ batches stored; the same command goes on", output)
     assert installation.living() == {}
 
     # kill -9 of the runner, and then of all that is left at once.

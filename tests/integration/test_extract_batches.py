@@ -57,11 +57,18 @@ def test_every_stored_state_is_the_whole_models(
     assert agreement.worst(tolerance_for([dtype], median=median)) is None, agreement
 
 
-def test_announcement_describes_the_file(tmp_path: Path) -> None:
+def test_announcement_describes_the_file_and_one_line_of_the_log_the_batch(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     run = tiny_run(tmp_path)
     spool = run.spool()
-    with run.extractor(spool) as (extractor, _):
+    with run.extractor(spool) as (extractor, _), caplog.at_level("INFO", logger="hiddenfeed"):
+        caplog.clear()
         upload = extract(extractor, run.manifests[2])
+    (line,) = [record for record in caplog.records if record.getMessage() == "batch extracted"]
+    said = vars(line)["hiddenfeed_fields"]
+    assert (said["run"], said["batch"], said["size_bytes"]) == (run.run_id, 2, upload.size_bytes)
+    assert {"read_s", "forward_s", "stall_s", "write_s", "total_s"} <= set(said)
     path = spool.resolve(upload.path)
     assert upload.batch == run.manifests[2]
     assert upload.spool == "tiny"

@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Barrier
 from time import time
 
 import msgspec
@@ -26,14 +27,17 @@ from common.queues import (
     enqueue,
     extract_queue_name,
     extract_request,
+    upload_job_id,
     upload_queue_name,
     upload_request,
 )
+from common.rq_keys import JobField, job_key, queue_key, scheduled_key
 from common.run_state import RunRecord, note_stored, register_run
 from common.settings.catalogue import QueueSettings, SpoolSettings
 from common.worker.presence import Presence
 from hiddenfeed.layout import batch_key, complete_key, tokens_key
-from hiddenfeed.store import open_store
+from hiddenfeed.store import ObjectInfo, open_store
+from hiddenfeed.store.memory import MemoryStore
 from monitor.facts import read_facts
 from monitor.snapshot import take_snapshot
 from monitor.views import Snapshot
@@ -161,8 +165,18 @@ def test_snapshot_of_a_run_in_redis_and_store(seen_run: redis.Redis, tmp_path: P
         ("waiting", "the spool is full")
     ]
     assert snapshot.problems == ()
+    assert [queue.retries for queue in snapshot.uploads] == [()]
     # Reading changes nothing.
     assert {key: seen_run.dump(key) for key in seen_run.scan_iter()} == before
+
+    # A file that could not be uploaded for now, as a worker notes it.
+    job, queue = upload_job_id(RUN, 2), upload_queue_name("default")
+    seen_run.lrem(queue_key(queue), 1, job)
+    seen_run.zadd(scheduled_key(queue), {job: time() + 60})
+    seen_run.hset(job_key(job), JobField.ERROR, "S3 is not reachable")
+    (upload,) = take_snapshot(read_facts(seen_run, settings, 45.0, store), time()).uploads
+    assert (upload.queued, upload.retrying) == (0, 1)
+    assert [(retry.job_id, retry.error) for retry in upload.retries] == [(job, "S3 is not reachable")]
 
     store.write(complete_key(RUN), b"{}")
     assert take_snapshot(read_facts(seen_run, settings, 45.0, store), time()).runs[0].state == "complete"
@@ -179,10 +193,43 @@ def test_once_prints_text_and_json(seen_run: redis.Redis, redis_url: str) -> Non
     assert msgspec.json.decode(text, type=Snapshot).runs[0].run_id == RUN
 
 
-def test_empty_redis_is_shown_plainly(redis_url: str) -> None:
-    with _monitor(redis_url) as process:
-        text, _ = process.communicate(timeout=30)
-    assert (process.returncode, "no runs yet" in text) == (0, True)
+def test_empty_redis_is_shown_plainly_by_as_little_as_that_takes(redis_url: str) -> None:
+    words = [sys.executable, "-X", "importtime", "-m", "monitor", "--redis-url", redis_url]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, "no runs yet" in done.stdout) == (0, True)
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert {"redis", "monitor.snapshot"} <= loaded
+    # What serves pages, draws terminals, runs jobs or speaks to S3 takes longer to load than a look takes.
+    needless = {"rich", "starlette", "uvicorn", "prometheus_client", "common.worker.loop", "awscrt", "boto3"}
+    assert not loaded & needless
+
+
+class _Crowd(MemoryStore):
+    """A store that answers when so many ask it at a time, and not before."""
+
+    def __init__(self, askers: int) -> None:
+        super().__init__()
+        self._together = Barrier(askers)
+
+    def check(self, *, create: bool = False) -> None:
+        """See `Store.check`."""
+        self._together.wait(20)
+
+    def head(self, key: str, *, checksum: bool = False) -> ObjectInfo | None:
+        """See `Store.head`."""
+        self._together.wait(20)
+        return super().head(key, checksum=checksum)
+
+
+def test_a_store_far_away_is_asked_of_all_runs_at_once(redis_client: redis.Redis) -> None:
+    for number in range(3):
+        record = RunRecord(
+            run_id=f"r{number}-0123456789ab", model="m", samples=1, tokens=1, batches=1, submitted_at=number
+        )
+        register_run(redis_client, record)
+    store = _Crowd(4)
+    facts = read_facts(redis_client, SpoolSettings(spool_dir="/nonexistent"), 45.0, store)
+    assert (facts.store_error, [run.proved for run in facts.runs]) == ("", [False, False, False])
 
 
 def test_redis_away_is_one_sentence() -> None:
@@ -221,13 +268,21 @@ def test_a_store_that_cannot_be_read_is_said_and_ends_a_look_with_an_error(
     assert "2 of 4 batches" in done.stdout
 
 
-def test_watch_goes_on_until_it_is_told_to_end(seen_run: redis.Redis, redis_url: str) -> None:
-    with _monitor(redis_url, "--watch", "--json", "--refresh-seconds", "0.1") as process:
+@pytest.mark.parametrize("form", [["--json"], []], ids=["json", "lines"])
+def test_watch_goes_on_until_it_is_told_to_end(
+    form: list[str], seen_run: redis.Redis, redis_url: str
+) -> None:
+    with _monitor(redis_url, "--watch", *form, "--refresh-seconds", "0.1") as process:
         assert process.stdout is not None
-        assert RUN in process.stdout.readline()
+        text = process.stdout.readline()
+        while RUN not in text:
+            text += process.stdout.readline()
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
+        text += process.communicate(timeout=30)[0]
         assert process.returncode == 0
+    # What is no terminal gets lines that a person or a log can keep: nothing that moves, nothing coloured.
+    assert "\x1b" not in text
+    assert form or "+ Is the disk filling?" in text or "? Is the disk filling?" in text
 
 
 def test_watch_in_a_terminal_is_live_and_leaves_it_as_it_was(seen_run: redis.Redis, redis_url: str) -> None:

@@ -96,10 +96,14 @@ def waiting_extractions(client: redis.Redis) -> list[ExtractBatch]:
 
 
 def test_a_finished_file_is_stored_and_then_gone(
-    redis_client: redis.Redis, store: Store, spool: Spool
+    redis_client: redis.Redis, store: Store, spool: Spool, caplog: pytest.LogCaptureFixture
 ) -> None:
     message = finished_file(spool, 7, DATA)
-    receipt = upload_by_worker(redis_client, store, spool, message)
+    with caplog.at_level("INFO", logger="hiddenfeed"):
+        receipt = upload_by_worker(redis_client, store, spool, message)
+    # One line for it, by which it is found beside the worker's of the same batch.
+    (said,) = [vars(line)["hiddenfeed_fields"] for line in caplog.records if line.getMessage() == "uploaded"]
+    assert (said["run"], said["batch"], said["size_bytes"]) == (RUN, 7, len(DATA))
     assert (receipt.run_id, receipt.batch_id, receipt.key) == (RUN, 7, message.key)
     assert (receipt.outcome, receipt.size_bytes) == ("stored", len(DATA))
     assert store.read(message.key) == DATA

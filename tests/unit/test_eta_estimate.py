@@ -11,9 +11,11 @@ import pytest
 from benchmarks.eta import SCENARIOS, errors_of, oracle_errors
 from benchmarks.eta_fleet import plan_work, record_of, simulate
 from common.batch_cost import CostSums, cost_terms, fit
+from common.eta import Estimate, estimate
 from common.progress_records import RecentWork
 from common.run_state import Progress, RunRecord, WorkerProgress
-from monitor.eta import estimate
+from common.worker.presence import serving
+from tests import monitor_scene
 
 NOW = 1000.0
 
@@ -212,3 +214,18 @@ def test_who_knows_what_batches_cost_is_off_by_what_the_machine_does() -> None:
     turn = looks[len(looks) // 10].at
     slower = [replace(look, at=look.at + max(0.0, look.at - turn)) for look in looks]
     assert oracle_errors(record_of(work), slower)["oracle_error_at_5pct"] == pytest.approx(0.5, abs=0.05)
+
+
+def test_only_gpu_workers_that_serve_the_run_count_for_it() -> None:
+    fleet = [
+        monitor_scene.worker("gpu_worker-h-1"),
+        monitor_scene.worker("gpu_worker-h-2", queue="extract-other"),
+        monitor_scene.worker("gpu_worker-h-3", queue=None),
+        monitor_scene.worker("uploader-h-4", "uploader", queue=monitor_scene.QUEUE),
+    ]
+    assert serving(fleet, monitor_scene.QUEUE) == ["gpu_worker-h-1"]
+
+
+def test_it_is_said_with_its_range() -> None:
+    found = Estimate(seconds=7500.0, low_seconds=7080.0, high_seconds=7920.0)
+    assert str(found) == "about 2 h 05 min left (1 h 58 min to 2 h 12 min)"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from common.queues import QueueCounts
+from common.queues import FailedJob, QueueCounts
 from common.spool import SpoolUsage
 from monitor.facts import Facts, QueueFacts
+from monitor.plain import render_plain
 from monitor.snapshot import take_snapshot
+from monitor.terminal import render
 from monitor.views import Answer, Snapshot
 from tests.monitor_scene import GIB, NOW, QUEUE, points, scene, worker
 
@@ -35,11 +37,16 @@ def test_all_five_are_answered() -> None:
     assert found["wrong"].text == "1 batch of demo-0123456789ab failed and must be looked at"
     assert found["disk"].text == "12% of 50.0 GiB used by 5 files, full in 1 h 28 min; 900.0 GiB free on disk"
     assert [answer.verdict for answer in found.values()] == ["good", "good", "good", "bad", "good"]
+    briefs = [answer.brief for answer in found.values()]
+    assert briefs[:2] == ["2 of 2 busy", "keeping up"]
+    assert briefs[2].startswith("about 1 min 4")
+    assert briefs[3:] == ["1 problem", "12% full"]
 
 
 def test_a_worker_that_fell_silent_and_one_that_waits() -> None:
     silent = scene(workers=(worker("gpu_worker-h-1"), worker("gpu_worker-h-2", last_heartbeat=NOW - 60)))
     assert _answers(silent)["busy"].text.endswith("; 1 silent")
+    assert _answers(silent)["busy"].brief == "1 of 2 silent"
     assert _answers(silent)["busy"].verdict == "bad"
     waits = worker("gpu_worker-h-2", running=0, waiting="the spool is full")
     found = _answers(scene(workers=(worker("gpu_worker-h-1"), waits)))["busy"]
@@ -79,15 +86,40 @@ def test_of_many_reasons_and_silent_processes_a_few_are_told() -> None:
     silent = tuple(worker(f"gpu_worker-s-{number}", last_heartbeat=NOW - 60) for number in range(300))
     problems = _look(scene(workers=silent)).problems
     assert sum("has been silent" in problem for problem in problems) == 5
-    assert "295 more processes are silent" in problems
+    assert "silent as well: 295 more processes" in problems
 
 
 def test_upload_that_falls_behind() -> None:
     found = _answers(_with_run(recent=points(backlog_step=2)))["upload"]
-    assert found.verdict == "warn"
+    assert (found.verdict, found.brief) == ("warn", "falling behind")
     assert "24 files more than 2 min 00 s ago" in found.text
-    failed = (QueueFacts(name="upload-default", counts=QueueCounts(failed=2)),)
-    assert _answers(scene(uploads=failed))["upload"].verdict == "bad"
+    failed = (QueueFacts(name="upload-default", counts=QueueCounts(failed=1)),)
+    found = _answers(scene(uploads=failed))["upload"]
+    assert (found.verdict, found.brief) == ("bad", "1 file failed")
+
+
+def test_what_is_tried_again_is_said_with_its_reason() -> None:
+    why = "S3 at http://s3 is not reachable: connection refused"
+    job = FailedJob("upload-demo-000003", "upload batch 3 of demo", why)
+    queue = QueueFacts(name="upload-default", counts=QueueCounts(scheduled=1), retrying=(job,))
+    facts = scene(uploads=(queue,))
+    found = _answers(facts)["upload"]
+    assert (found.verdict, found.brief) == ("warn", "trying again")
+    assert found.text.startswith(f"1 file on the way, 1 to be tried again ({why})")
+    for shown in (render(_look(facts)), render_plain(_look(facts))):
+        assert f"to be tried again: upload batch 3 of demo: {why}" in shown
+    extract = QueueFacts(name=QUEUE, counts=QueueCounts(queued=9, scheduled=1), retrying=(job,))
+    assert _answers(_with_run(extract=extract))["wrong"].text == f"1 batch to be tried again ({why})"
+    well = _with_run(extract=QueueFacts(name=QUEUE, counts=QueueCounts(queued=9)))
+    found = _answers(msgspec.structs.replace(well, uploads=(queue,)))["wrong"]
+    assert (found.verdict, found.text) == ("warn", f"1 file to be tried again ({why})")
+
+
+def test_whether_upload_keeps_up_is_not_known_before_anybody_has_watched() -> None:
+    found = _answers(_with_run(recent=()))["upload"]
+    assert (found.verdict, found.brief, found.text) == ("unknown", "not known yet", "5 files on the way")
+    idle = msgspec.structs.replace(_with_run(recent=()), uploads=())
+    assert _answers(idle)["upload"].verdict == "good"
 
 
 def test_how_long_until_the_spool_is_full_or_empty() -> None:
@@ -107,7 +139,8 @@ def test_how_long_until_the_spool_is_full_or_empty() -> None:
     assert spool.full_in_seconds is None
     assert spool.empty_in_seconds == pytest.approx(30)
     full = SpoolUsage(files=48, bytes=48 * GIB, part_bytes=0, cap_bytes=50 * GIB, disk_free_bytes=1)
-    assert _answers(scene(spool=full))["disk"].verdict == "bad"
+    found = _answers(scene(spool=full))["disk"]
+    assert (found.verdict, found.brief) == ("bad", "96% full")
     assert _answers(scene(spool=None))["disk"].verdict == "unknown"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 from rich.console import Console
@@ -11,6 +12,7 @@ from common.queues import FailedJob, QueueCounts
 from monitor.facts import QueueFacts
 from monitor.live import view
 from monitor.snapshot import take_snapshot
+from monitor.terminal import render
 from monitor.views import Snapshot
 from tests.monitor_scene import NOW, QUEUE, scene, worker
 
@@ -48,6 +50,17 @@ def test_answers_and_workers_are_shown() -> None:
     assert " 101 " in lane
     assert "✕ 3 samples set aside: values that are not finite" in text
     assert "checked: 99 batches, recomputed samples agree by 0.99912 or more" in text
+
+
+def test_lines_for_a_script_say_what_norms_leave_out_and_how_sure_the_time_left_is() -> None:
+    lines = render(take_snapshot(scene(), NOW)).splitlines()
+    head = lines.index(
+        "  norms of tokens, without the first of each sample, and zeros: the most extreme so far"
+    )
+    assert lines[head + 1].split("  ")[1] == "state"
+    assert "61.5 in batch 3" in lines[head + 3]
+    (pace,) = [line for line in lines if line.startswith("  ") and " left (" in line]
+    assert re.search(r"about 1 min 4\d s left \(1 min \d\d s to 1 min \d\d s\)", pace)
 
 
 def test_a_silent_worker_is_red() -> None:

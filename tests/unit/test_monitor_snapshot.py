@@ -277,6 +277,9 @@ def test_snapshot_is_json_and_back() -> None:
         (words.rate(1.25, "samples"), "1.2 samples/s"),
         (words.share(0.999), "99%"),
         (words.share(1.0), "100%"),
+        (words.share(0.29), "29%"),
+        (words.share(0.9996, 1), "99.9%"),
+        (words.share(0.5, 1), "50.0%"),
     ],
 )
 def test_numbers_as_people_read_them(shown: str, expected: str) -> None:

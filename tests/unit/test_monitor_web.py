@@ -11,6 +11,7 @@ import pytest
 import redis
 from starlette.testclient import TestClient
 
+from common.check_words import STATES_TITLE
 from common.history import rates_of
 from common.queues import QueueCounts
 from hiddenfeed.errors import TransientError
@@ -116,6 +117,12 @@ def test_script_asks_for_ids_that_the_page_has_and_never_sets_markup() -> None:
     assert not re.search(
         r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|https?://(?!www\.w3\.org)", script
     )
+
+
+def test_page_says_as_the_terminal_does_what_norms_leave_out() -> None:
+    title = STATES_TITLE[0].upper() + STATES_TITLE[1:]
+    assert f'"{title}"' in (PAGE / "page.js").read_text()
+    assert STATES_TITLE in _client().get("/").text
 
 
 def test_assets_are_served_with_the_policy_and_nothing_else_is() -> None:

@@ -1,10 +1,10 @@
-"""The rate of late and the time left, from looks at a run's counters."""
+"""The rate of late, from looks at a run's counters."""
 
 from __future__ import annotations
 
 import pytest
 
-from common.pace import FIRST_ESTIMATE_ARRIVALS, WINDOW_ARRIVALS, WINDOW_SECONDS, Pace
+from common.pace import WINDOW_ARRIVALS, WINDOW_SECONDS, Pace
 from common.run_state import Progress, UploaderProgress, WorkerProgress
 
 
@@ -23,27 +23,15 @@ def test_the_rate_is_counted_between_arrivals_and_stands_still_in_between() -> N
     assert set(rates[20:]) == {10.0}
 
 
-def test_the_time_left_is_said_after_a_few_batches_and_then_runs_down() -> None:
-    pace, left = Pace(), []
-    for second in range(60):
-        _look(pace, second, second // 10)
-        left.append(pace.remaining_seconds(1000))
-    first = 10 * FIRST_ESTIMATE_ARRIVALS
-    assert left[:first] == [None] * first
-    # 1000 tokens at 10 a second, of which four batches have arrived.
-    assert left[first:] == [60.0 - second for second in range(20)]
-
-
 def test_a_run_that_stands_still_slows_down() -> None:
     pace = Pace()
     for batches in range(5):
         _look(pace, 10.0 * batches, batches)
     _look(pace, 65.0, 4)
-    seen = [(pace.rate, pace.late, pace.remaining_seconds(1000))]
+    seen = [(pace.rate, pace.late)]
     _look(pace, 110.0, 4)
-    # And when it will end nobody knows.
-    seen.append((pace.rate, pace.late, pace.remaining_seconds(1000)))
-    assert seen == [(10.0, False, 35.0), (3.0, True, None)]
+    seen.append((pace.rate, pace.late))
+    assert seen == [(10.0, False), (3.0, True)]
 
 
 def test_what_was_found_in_the_store_has_not_arrived() -> None:

@@ -6,6 +6,7 @@ import io
 
 import pytest
 
+from common.eta import Estimate
 from common.pace import Pace
 from common.queues import QueueCounts
 from common.run_state import Progress
@@ -104,13 +105,19 @@ def pace(arrivals: int) -> Pace:
 
 
 def test_what_a_person_reads() -> None:
-    line = standing_line(standing(), pace(4), tokens=33_000, batches=40, workers=2)
-    assert line == "10%, 12 of 40 batches, 3.0 MiB, 660 tokens/s, about 10 s left, 28 queued, 3 running"
-    early = standing_line(standing(), pace(2), tokens=33_000, batches=40, workers=2)
+    left = Estimate(seconds=75.0, low_seconds=60.0, high_seconds=90.0)
+    said = "about 1 min 15 s left (1 min 00 s to 1 min 30 s)"
+    line = standing_line(standing(), pace(4), left, tokens=33_000, batches=40, workers=2)
+    assert line == f"10%, 12 of 40 batches, 3.0 MiB, 660 tokens/s, {said}, 28 queued, 3 running"
+    early = standing_line(standing(), pace(2), None, tokens=33_000, batches=40, workers=2)
     assert early == "10%, 12 of 40 batches, 3.0 MiB, 660 tokens/s, 28 queued, 3 running"
-    bare = standing_line(standing(), Pace(), tokens=10_000, batches=40, workers=0)
+    # Nothing has come for so long that nobody can say any more.
+    late = pace(4)
+    late.look(1000.0, Progress(run_id="r", batches=4, tokens=4 * 6600, last_at=4))
+    assert "left" not in standing_line(standing(), late, left, tokens=33_000, batches=40, workers=2)
+    bare = standing_line(standing(), Pace(), None, tokens=10_000, batches=40, workers=0)
     assert bare == "34%, 12 of 40 batches, 3.0 MiB, 28 queued, 3 running, no GPU worker is there"
     paused = standing(state="paused", counts=QueueCounts(queued=1, scheduled=2, failed=3))
-    assert standing_line(paused, Pace(), tokens=1, batches=40, workers=0).endswith(
-        "21 queued, 2 to be tried again, 3 failed, paused"
+    assert standing_line(paused, Pace(), left, tokens=1, batches=40, workers=0).endswith(
+        "MiB, 21 queued, 2 to be tried again, 3 failed, paused"
     )

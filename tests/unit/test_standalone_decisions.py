@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from common.eta import Estimate
 from common.pace import Pace
 from common.queues import QueueCounts
 from common.run_state import Progress, RunRecord, UploaderProgress, WorkerProgress
@@ -180,7 +181,7 @@ def _pace(arrivals: int) -> Pace:
             QueueCounts(queued=3, started=1),
             QueueCounts(started=1),
             4,
-            "[##########..........]  50%  4/8 batches  100 tokens/s  1 file on its way  about 40 s left",
+            "[##########..........]  50%  4/8 batches  100 tokens/s  1 file on its way  about 40 s left (30 s to 50 s)",
         ),
         (3, 4, QueueCounts(failed=1), QueueCounts(), 0, "[###############.....]  75%  3/4 batches  1 failed"),
         (1, 1, QueueCounts(), QueueCounts(), 0, "[####################] 100%  1/1 batch  proving"),
@@ -191,7 +192,8 @@ def test_progress_in_one_line(
 ) -> None:
     record = RunRecord(run_id="r", model="m", samples=40, tokens=1000 * total, batches=total, submitted_at=0)
     progress = Progress(run_id="r", batches=batches, tokens=1000 * batches)
-    assert progress_line(record, progress, extract, upload, _pace(arrivals)) == expected
+    left = Estimate(seconds=40.0, low_seconds=30.0, high_seconds=50.0) if arrivals == 4 else None
+    assert progress_line(record, progress, extract, upload, _pace(arrivals), left) == expected
 
 
 def test_the_run_is_known_once_the_producer_names_it() -> None:
@@ -212,7 +214,7 @@ def test_what_the_producer_says_is_told_from_how_far_it_is() -> None:
     assert (doing(lines), doing(lines[:1])) == ("preparing: 20%", "")
     record = RunRecord(run_id="r", model="m", samples=1, tokens=1, batches=1, submitted_at=0)
     progress, none = Progress(run_id="r", batches=1, tokens=1), QueueCounts()
-    line = progress_line(record, progress, none, none, Pace(), part="proving: 7 of 9 batches")
+    line = progress_line(record, progress, none, none, Pace(), None, part="proving: 7 of 9 batches")
     assert line.endswith("  proving: 7 of 9 batches")
 
 

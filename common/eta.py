@@ -16,6 +16,7 @@ import msgspec
 
 from common.batch_cost import Cost, CostSums, fit
 from common.run_state import Progress, RunRecord, WorkerProgress
+from hiddenfeed.words import time_left_text
 
 #: What is known of the fleet weighs as much as so many batches of one worker; that a device is never idle, as much as
 #: so many batches of the whole fleet; that its kind is equally fast, as much as one batch.
@@ -34,6 +35,10 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     low_seconds: float
     high_seconds: float
+
+    def __str__(self) -> str:
+        """`about 2 h 05 min left (1 h 58 min to 2 h 12 min)`"""
+        return time_left_text(self.seconds, self.low_seconds, self.high_seconds)
 
 
 @dataclass(frozen=True)
