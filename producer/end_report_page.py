@@ -23,20 +23,20 @@ h1 {{ font-size: 1.3rem; margin: 0; overflow-wrap: anywhere; }} h2 {{ font-size:
 .proved .sum {{ color: var(--good); font-size: 1.15rem; font-weight: 650; margin: 0; }}
 .proved ul {{ margin: .3rem 0 0; padding-left: 1.1rem; }} li {{ overflow-wrap: anywhere; }} li::first-letter, .note::first-letter {{ text-transform: uppercase; }}
 code {{ font: .9em ui-monospace, monospace; overflow-wrap: anywhere; }}
-dl {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(13rem, 1fr)); gap: .5rem 1.2rem; }}
+dl {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(10rem, 1fr)); gap: .5rem 1.2rem; }}
 dt, .muted {{ color: var(--muted); font-size: .85rem; }} dd {{ margin: 0; font-weight: 600; overflow-wrap: anywhere; }}
 .wide {{ overflow-x: auto; }} table {{ border-collapse: collapse; }}
 th, td {{ padding: .2rem 1rem .2rem 0; text-align: right; vertical-align: top; white-space: nowrap; border-bottom: 1px solid var(--line); }}
 th {{ color: var(--muted); font-weight: 600; }}
-th:first-child, td:first-child, .words td, .words th {{ text-align: left; white-space: normal; overflow-wrap: anywhere; }}
-svg {{ width: 100%; height: auto; }} svg text {{ fill: var(--muted); font-size: 13px; }}
+th:first-child, td:first-child, .words td, .words th {{ text-align: left; white-space: normal; overflow-wrap: anywhere; min-width: 8rem; }}
+svg {{ width: 100%; min-width: 40rem; height: auto; display: block; }} svg text {{ fill: var(--muted); font-size: 13px; }}
 .grid {{ stroke: var(--line); }} .a {{ stroke: var(--blue); }} .b {{ stroke: var(--orange); stroke-dasharray: 6 4; }}
 .a, .b {{ fill: none; stroke-width: 2; }} .ka {{ color: var(--blue); }} .kb {{ color: var(--orange); }}
 @media print {{
   @page {{ margin: 14mm; }}
   :root {{ color-scheme: light; font-size: 10pt; }} body {{ max-width: none; margin: 0; padding: 0; }}
   .wide {{ overflow: visible; }} table {{ width: 100%; font-size: 8pt; }} th, td {{ white-space: normal; padding-right: .5rem; }}
-  h2 {{ break-after: avoid; }} svg, tr, .proved, dl div {{ break-inside: avoid; }} svg {{ max-height: 45mm; }}
+  h2 {{ break-after: avoid; }} svg, tr, .proved, dl div {{ break-inside: avoid; }} svg {{ min-width: 0; max-height: 45mm; }} th:first-child, td:first-child {{ min-width: 0; }}
 }}
 """
 
@@ -55,7 +55,7 @@ def render_report(report: EndReport) -> str:
 
 
 def _parts(report: EndReport) -> Iterable[str]:
-    yield f'<p class="muted">How the run went: {escape(report.model)}, ended {_clock(report.last_batch_at)}</p>'
+    yield f'<p class="muted">How the run went, with the model {escape(report.model)}</p>'
     yield _proof(report)
     yield _numbers(report)
     yield "<h2>Extraction and upload over time</h2>"
@@ -218,12 +218,13 @@ def _chart(
     said = "; ".join(
         f"{name}: highest {say(max((take(each) or 0) for each in rates))}" for _, name, take in lines
     )
+    names = " and ".join(name for _, name, _ in lines)
     keys = " ".join(
         f'<span class="k{kind}">{"━" if kind == "a" else "╍"} {name}</span>' for kind, name, _ in lines
     )
     return (
-        f'<p class="muted">{keys}</p><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(said)}">'
-        f"{''.join(parts)}</svg>"
+        f'<p class="muted">{keys}</p><div class="wide" role="region" tabindex="0" aria-label="chart of {names}">'
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(said)}">{"".join(parts)}</svg></div>'
     )
 
 
