@@ -31,10 +31,12 @@ _THREADS = 8
 _MANY_IN_FLIGHT = 64
 #: A real server on the same machine takes most of its processors; fewer at a time keep it from refusing any.
 _WEED_THREADS = 4
-#: What a round of each size puts, in MB: enough that a start does not count.
-_SINK_MB = {1: 256, 64: 1024, 512: 2048}
+#: What a round of each size puts, in MB: enough that a start does not count, and for each connection some files.
+_SINK_MB = {1: 512, 64: 8192, 512: 8590}
+_TLS_MB = {1: 256, 64: 2048, 512: 4295}
 _WEED_MB = {1: 128, 64: 512, 512: 1024}
-_TLS_MB = {1: 128, 64: 512, 512: 1024}
+#: What a round of the slow ways puts.
+_SLOW_MB = {1: 256, 64: 512, 512: 1024}
 #: Largest amount that lies in memory at a time: all files, and what a round puts into SeaweedFS.
 _NEED_BYTES = 5_000_000_000
 
@@ -70,8 +72,8 @@ def _sink(files: Files, folder: Path, quick: bool) -> dict[str, Any]:
     with sink() as server, ExitStack() as stack:
         clients = clients_of(stack, ways, server, _THREADS)
         for order in _compared(files, quick):
-            amount = _amount(_SINK_MB, order, quick)
-            comparison = Comparison(ways, order, amount, 2 if mib_of(order) == 512 else _THREADS)
+            amount, slow = _amount(_SINK_MB, order, quick), _amount(_SLOW_MB, order, quick)
+            comparison = Comparison(ways, order, amount, slow, 2 if mib_of(order) == 512 else _THREADS)
             for number in range(2 if quick else 4):
                 comparison.round(number, server, clients, _THREADS)
             found["sizes"][str(mib_of(order))] = comparison.summary()
@@ -83,7 +85,9 @@ def _seaweedfs(files: Files, folder: Path, quick: bool) -> dict[str, Any]:
     ways = ["raw", "ours", "upload_file"]
     found: dict[str, Any] = {"sizes": {}}
     for order in _compared(files, quick):
-        comparison = Comparison(ways, order, _amount(_WEED_MB, order, quick), 2)
+        comparison = Comparison(
+            ways, order, _amount(_WEED_MB, order, quick), _amount(_WEED_MB, order, quick) // 2, 2
+        )
         used = 0.0
         for number in range(2 if quick else 3):
             with weed(folder / "s3") as server, ExitStack() as stack:
@@ -110,7 +114,7 @@ def _tls(files: Files, folder: Path, quick: bool) -> dict[str, Any]:
     with sink(certificate=certificate) as server, ExitStack() as stack:
         clients = clients_of(stack, ways, server, _THREADS)
         for order in _compared(files, quick):
-            comparison = Comparison(ways, order, _amount(_TLS_MB, order, quick), 2)
+            comparison = Comparison(ways, order, _amount(_TLS_MB, order, quick), 0, 2)
             for number in range(2 if quick else 4):
                 comparison.round(number, server, clients, _THREADS)
             summary = comparison.summary()
@@ -193,9 +197,15 @@ def _describe_memory(found: dict[str, Any], title: str = "memory") -> Iterator[s
 
 def _describe_latency(found: dict[str, Any]) -> Iterator[str]:
     for row in found["rows"]:
+        bare = row["bare_puts_mb_per_s"]
+        carried = (
+            ""
+            if bare is None
+            else f", {row['efficiency_of_possible']:.2f} of what bare puts carry ({bare:.0f})"
+        )
         yield (
             f"latency: {row['in_flight']:>4} in flight over {row['replicas']}, {row['mb_per_s_per_connection']:.0f} MB/s each:"
-            f" {row['mb_per_s']:.0f} MB/s, {row['efficiency']:.2f} of the ideal {row['ideal_mb_per_s']:.0f};"
+            f" {row['mb_per_s']:.0f} MB/s, {row['efficiency']:.2f} of the ideal {row['ideal_mb_per_s']:.0f}{carried};"
             f" cores of the uploaders {row['cpu_cores_clients']:.2f}, of the sink {row['cpu_cores_sink']:.2f};"
             f" the machine is {row['cpu_busy_machine']:.0%} busy; limited by the {row['limited_by']}"
         )

@@ -45,6 +45,15 @@ class Client:
         self.start(order)
         return self.finish()
 
+    def cpu_seconds(self) -> float:
+        """What it has used so far."""
+        return _cpu_seconds(self.process.pid)
+
+    def stop(self) -> None:
+        """End it in mid-round; what it was to put is not waited for."""
+        self.process.terminate()
+        self.process.wait()
+
 
 @dataclass(frozen=True)
 class Server:
@@ -55,8 +64,12 @@ class Server:
 
     def cpu_seconds(self) -> float:
         """What it has used so far."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return _cpu_seconds(self.pid)
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,8 @@ from benchmarks.upload_children import MIB, Client, Server, client, presigned, w
 from benchmarks.upload_ways import Cost, Order, s5cmd_put
 
 S5CMD = "s5cmd"
-#: These take several times as long as the others, so they get fewer files and are compared by their rates.
+#: These take many times as long as the others, so they may get fewer files and are compared by their rates.
 _SLOW = ("upload_file", S5CMD)
-_SLOW_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -35,13 +34,14 @@ class Cell:
 class Comparison:
     """The ways with one size of file. A size's rounds may go to one server or each to a fresh one."""
 
-    def __init__(self, ways: Sequence[str], order: Order, amount_mb: int, least_files: int) -> None:
-        """A round puts about `amount_mb`, and `least_files` at least."""
+    def __init__(
+        self, ways: Sequence[str], order: Order, amount_mb: int, slow_mb: int, least_files: int
+    ) -> None:
+        """A round puts about `amount_mb`, or `slow_mb` by a slow way, and `least_files` at least."""
         self.order = order
         size_mb = Path(order.path).stat().st_size / 1_000_000
-        full = max(least_files, round(amount_mb / size_mb))
         self._counts = {
-            way: max(least_files, round(full * _SLOW_SHARE)) if way in _SLOW else full for way in ways
+            way: max(least_files, round((slow_mb if way in _SLOW else amount_mb) / size_mb)) for way in ways
         }
         self.cells = {way: Cell(count * size_mb) for way, count in self._counts.items()}
 

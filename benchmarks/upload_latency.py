@@ -1,23 +1,34 @@
-"""How the uploader's put scales towards a store that is far away: requests in flight, and processes that share them."""
+"""How the uploader's put scales towards a store that is far away: requests in flight, and processes that share them.
+
+Measured is what is sustained. The first files of all begin as fast as a process can begin them, and
+the last end alone: both are left out, as a run of hours has them once.
+"""
 
 from __future__ import annotations
 
+import http.client
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from benchmarks.upload_children import client, sink, with_keys
+from benchmarks.upload_children import Client, Server, client, sink, with_keys
+from benchmarks.upload_sink import PUTS_PATH
 from benchmarks.upload_ways import Order
 
 _DELAY_SECONDS = 0.1
 _MB = 1_000_000
-#: From this share of the machine's processors on, whoever uses them, they are what is full.
+#: From this share of what a link, a machine or its processors can do on, they are what is full.
 _FULL = 0.9
-#: From this share of the ideal on, the link is.
-_LINK_FULL = 0.9
+#: With as many in flight it may be this machine that cannot carry the ideal: bare puts show what it carries.
+_MANY = 128
+_BARE_PROCESSES = 2
+#: How often the sink is asked how many puts it has replied to, and when it is given up.
+_LOOK_SECONDS = 0.1
+_PATIENCE_SECONDS = 300.0
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -50,10 +61,29 @@ _SCALINGS = {
 }
 
 
+class Measured(msgspec.Struct, frozen=True):
+    """What was sustained."""
+
+    mb_per_s: float
+    #: Cores that all uploaders, and the sink, had busy.
+    clients: float
+    sink: float
+    #: Share of the machine's processors in use, whoever used them.
+    busy: float
+
+
 def measure_latency(large: Order, small: Order, *, quick: bool) -> dict[str, Any]:
-    """Throughput of each case against `in flight × size / (delay + size / rate)`, and which part of the machine it took."""
+    """Throughput of each case against `in flight × size / (delay + size / rate)`, and against bare puts where there are many."""
     cases = _QUICK_CASES if quick else _CASES
-    rows = {case: _row(large if case.mb_per_s_per_connection == _FAST else small, case) for case in cases}
+    carried: dict[tuple[int, float], Measured] = {}
+    rows: dict[Case, dict[str, Any]] = {}
+    for case in cases:
+        order = large if case.mb_per_s_per_connection == _FAST else small
+        kind = (case.in_flight, case.mb_per_s_per_connection)
+        if case.in_flight >= _MANY and kind not in carried:
+            bare = msgspec.structs.replace(case, replicas=_BARE_PROCESSES)
+            carried[kind] = _measure("raw", order, bare)
+        rows[case] = _row(order, case, _measure("ours", order, case), carried.get(kind))
     scaling = {
         name: [rows[case]["mb_per_s"] / rows[of[0]]["mb_per_s"] for case in of]
         for name, of in _SCALINGS.items()
@@ -62,61 +92,120 @@ def measure_latency(large: Order, small: Order, *, quick: bool) -> dict[str, Any
     return {"delay_ms": 1000 * _DELAY_SECONDS, "rows": list(rows.values()), "scaling": scaling}
 
 
-def _row(order: Order, case: Case) -> dict[str, Any]:
-    size_mb = Path(order.path).stat().st_size / _MB
-    took, clients, server, busy = _measure(order, case)
-    megabytes = _files(case) * case.replicas * size_mb
-    ideal = case.in_flight * size_mb / (_DELAY_SECONDS + size_mb / case.mb_per_s_per_connection)
-    efficiency = megabytes / took / ideal
+def _row(order: Order, case: Case, ours: Measured, bare: Measured | None) -> dict[str, Any]:
+    size_mb = _size_mb(order)
+    ideal = case.in_flight * size_mb / _cycle_seconds(order, case)
+    carried = None if bare is None else bare.mb_per_s
     return {
         **msgspec.to_builtins(case),
         "file_mb": size_mb,
-        "mb_per_s": megabytes / took,
+        "mb_per_s": ours.mb_per_s,
         "ideal_mb_per_s": ideal,
-        "efficiency": efficiency,
-        "cpu_cores_clients": clients / took,
-        "cpu_cores_sink": server / took,
-        "cpu_busy_machine": busy,
-        "limited_by": "link" if efficiency >= _LINK_FULL or busy <= _FULL else "cpu",
-        "cpu_s_per_gb": 1000 * clients / megabytes,
+        "efficiency": ours.mb_per_s / ideal,
+        "bare_puts_mb_per_s": carried,
+        "efficiency_of_possible": ours.mb_per_s / min(ideal, carried or ideal),
+        "cpu_cores_clients": ours.clients,
+        "cpu_cores_sink": ours.sink,
+        "cpu_busy_machine": ours.busy,
+        "limited_by": limited_by(ours.mb_per_s, ideal, carried, ours.busy),
+        "cpu_s_per_gb": 1000 * ours.clients / ours.mb_per_s,
     }
 
 
-def _files(case: Case) -> int:
-    """Files per process: some rounds where few are in flight, so that start and end weigh little."""
-    rounds = 4 if case.in_flight <= 32 else 2 if case.in_flight == 128 else 1
-    return -(-case.in_flight // case.replicas) * rounds
+def limited_by(mb_per_s: float, ideal: float, carried: float | None, busy: float) -> str:
+    """What keeps a row from carrying more: `link`, `cpu`, `machine` (memory, the sink) or `uploader`.
+
+    `carried` is what bare puts carry with as many in flight; None where that was not measured.
+    """
+    if mb_per_s >= _FULL * ideal:
+        return "link"
+    if carried is None or mb_per_s < _FULL * carried:
+        return "uploader"
+    return "cpu" if busy >= _FULL else "machine"
 
 
-def _machine() -> tuple[float, float]:
-    """(idle, all) CPU time of this machine's processors since it started, in ticks."""
-    ticks = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
-    return ticks[3] + ticks[4], sum(ticks)
+def _size_mb(order: Order) -> float:
+    return Path(order.path).stat().st_size / _MB
 
 
-def _measure(order: Order, case: Case) -> tuple[float, float, float, float]:
-    """(seconds, CPU seconds of all clients, of the server, share of the machine in use) until all files are there."""
+def _cycle_seconds(order: Order, case: Case) -> float:
+    """How long a file has its connection, at least."""
+    return _DELAY_SECONDS + _size_mb(order) / case.mb_per_s_per_connection
+
+
+def _generations(case: Case) -> tuple[int, int]:
+    """(how many files of each connection are let pass, how many are measured): long enough, and not for ever."""
+    if case.mb_per_s_per_connection != _FAST or case.in_flight > _MANY:
+        return 1, 1
+    return 2, 3
+
+
+def _measure(way: str, order: Order, case: Case) -> Measured:
     throttle = [
         "--delay-ms",
         str(1000 * _DELAY_SECONDS),
         "--mb-per-second",
         str(case.mb_per_s_per_connection),
     ]
+    passed, measured = _generations(case)
     with sink(*throttle) as server, ExitStack() as stack:
-        clients = []
-        for number in range(case.replicas):
-            share = case.in_flight // case.replicas + (number < case.in_flight % case.replicas)
-            clients.append(stack.enter_context(client("ours", server.endpoint, share)))
+        shares = [
+            case.in_flight // case.replicas + (number < case.in_flight % case.replicas)
+            for number in range(case.replicas)
+        ]
+        clients = [stack.enter_context(client(way, server.endpoint, share)) for share in shares]
         for number, uploading in enumerate(clients):
-            uploading.start(with_keys(order, f"first-{number}", 1))
-        for uploading in clients:
-            uploading.finish()
-        idle, all_ticks = _machine()
-        before, began = server.cpu_seconds(), time.perf_counter()
-        for number, uploading in enumerate(clients):
-            uploading.start(with_keys(order, f"r{number}", _files(case)))
-        costs = [uploading.finish() for uploading in clients]
-        took = time.perf_counter() - began
-        idle_now, all_now = _machine()
-        busy = 1 - (idle_now - idle) / max(1.0, all_now - all_ticks)
-        return took, sum(cost.cpu_seconds for cost in costs), server.cpu_seconds() - before, busy
+            uploading.measure(with_keys(order, f"first-{number}", 1))
+        for number, (uploading, share) in enumerate(zip(clients, shares, strict=True)):
+            # A file more for each than is measured, so that none is without work before the end.
+            uploading.start(with_keys(order, f"r{number}", share * (passed + measured + 1)))
+            stack.callback(uploading.stop)
+        begin = len(clients) + passed * case.in_flight
+        end = begin + measured * case.in_flight
+        return _between(server, clients, begin, end, _size_mb(order))
+
+
+def _between(server: Server, clients: list[Client], begin: int, end: int, size_mb: float) -> Measured:
+    """What is done from the reply to one put to the reply to a later one, by their numbers."""
+    connection = http.client.HTTPConnection(server.endpoint.removeprefix("http://"))
+
+    def replied_at() -> list[float]:
+        connection.request("GET", PUTS_PATH)
+        times: list[float] = msgspec.json.decode(connection.getresponse().read())
+        return times
+
+    def used() -> list[float]:
+        return [
+            time.monotonic(),
+            *_machine(),
+            server.cpu_seconds(),
+            sum(uploading.cpu_seconds() for uploading in clients),
+        ]
+
+    _until(lambda: len(replied_at()) >= begin)
+    before = used()
+    _until(lambda: len(replied_at()) >= end)
+    took, idle, ticks, served, sent = (b - a for a, b in zip(before, used(), strict=True))
+    times = sorted(replied_at())
+    connection.close()
+    return Measured(
+        mb_per_s=(end - begin) * size_mb / (times[end - 1] - times[begin - 1]),
+        clients=sent / took,
+        sink=served / took,
+        busy=1 - idle / max(1.0, ticks),
+    )
+
+
+def _until(true: Callable[[], bool]) -> None:
+    """Look again and again whether it is."""
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while not true():
+        if time.monotonic() > deadline:
+            raise TimeoutError("the uploaders did not get through their files")
+        time.sleep(_LOOK_SECONDS)
+
+
+def _machine() -> tuple[float, float]:
+    """(idle, all) CPU time of this machine's processors since it started, in ticks."""
+    ticks = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    return ticks[3] + ticks[4], sum(ticks)

@@ -4,13 +4,15 @@ It remembers size, checksums and metadata of each object, so that a HEAD can pro
 and verifies small bodies only, so that a client may take it for a store that verifies.
 `python -m benchmarks.upload_sink [--delay-ms N] [--mb-per-second N] [--tls CERTIFICATE KEY]` prints its
 port; it ends when its standard input does. The delay is added before each reply, the rate holds for
-each connection: a far-away store whose connections are slow one by one.
+each connection: a far-away store whose connections are slow one by one. `GET /-/puts` answers with a
+JSON list of when bodies were replied to, in seconds of this machine's monotonic clock.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import socket
 import ssl
 import sys
@@ -26,6 +28,8 @@ _BLOCK_BYTES = 1024 * 1024
 #: Throttled connections get this much at a time; small enough that kernel buffers hide little.
 _THROTTLED_RECEIVE_BUFFER = 256 * 1024
 _VERIFIED_BYTES = 64 * 1024
+#: What only the benchmark asks for.
+PUTS_PATH = "/-/puts"
 _CHECKSUM = "x-amz-checksum-crc64nvme"
 #: What a client sent to be kept with its object.
 _KEPT = ("x-amz-checksum-", "x-amz-meta-")
@@ -45,6 +49,8 @@ class Sink:
         self._objects: dict[str, tuple[int, Headers]] = {}
         self._uploads: dict[str, tuple[Headers, dict[str, int]]] = {}
         self._numbers = itertools.count()
+        #: When each body that is larger than a test of whether we verify was replied to.
+        self.replied_at: list[float] = []
 
     def reply(
         self, method: str, path: str, query: dict[str, list[str]], headers: Headers, size: int
@@ -63,6 +69,8 @@ class Sink:
             if path in self._objects:
                 length, kept = self._objects[path]
                 return 200, {**kept, "Content-Length": str(length)}, b""
+        if path == PUTS_PATH:
+            return 200, {}, json.dumps(self.replied_at).encode()
         if method == "HEAD":
             return 404, {}, b""
         return 200, {}, b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>"
@@ -108,7 +116,7 @@ def _serve(sink: Sink, connection: socket.socket) -> None:
                 size = int(headers.get("content-length", 0))
                 announced = headers.get(_CHECKSUM) if method == "PUT" else None
                 right = _discard(sink, connection, reader, block, size, announced)
-                if sink.delay_seconds:
+                if sink.delay_seconds and target != PUTS_PATH:
                     time.sleep(sink.delay_seconds)  # the latency that is asked for
                 if right:
                     parts = urlsplit(target)
@@ -118,6 +126,8 @@ def _serve(sink: Sink, connection: socket.socket) -> None:
                     status, extra, body = 400, {}, b"<Error><Code>BadDigest</Code></Error>"
                 answer = {"ETag": '"x"', "Content-Length": str(len(body)), **extra}
                 lines = [f"HTTP/1.1 {status} X", *(f"{name}: {value}" for name, value in answer.items())]
+                if size > _VERIFIED_BYTES:
+                    sink.replied_at.append(time.monotonic())
                 connection.sendall("\r\n".join([*lines, "", ""]).encode() + body)
     except (ConnectionError, ssl.SSLEOFError):
         return  # the client is done

@@ -85,7 +85,7 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         float,
         Meta(
             gt=0,
-            description="limit for connecting; over TLS for a body that stalls as well",
+            description="limit for connecting; behind a proxy for a body that stalls as well",
             extra={"unit": "s"},
         ),
     ] = 10.0

@@ -136,6 +136,15 @@ def make_session(options: StoreOptions) -> Any:
     return session
 
 
+def trusted_certificates(options: StoreOptions) -> str:
+    """The file of those whom boto3 trusts with these options."""
+    import botocore.session
+    from botocore.httpsession import get_cert_path
+
+    core = botocore.session.Session(profile=options.s3_profile)
+    return str(options.s3_ca_bundle or core.get_config_variable("ca_bundle") or get_cert_path(True))
+
+
 def object_arguments(options: StoreOptions) -> dict[str, Any]:
     """What every new object is given: storage class, encryption, tags."""
     arguments = {

@@ -8,7 +8,8 @@ import logging
 import threading
 import time
 import uuid
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -19,20 +20,23 @@ from hiddenfeed.store.gate import RequestGate
 from hiddenfeed.store.s3_client import POOL_CONNECTIONS, S3Place, make_client, object_arguments
 from hiddenfeed.store.s3_errors import BUSY, DAMAGED, EXPIRED, error_code
 from hiddenfeed.store.s3_look import QuickLook
+from hiddenfeed.store.s3_send import QuickSend
 from hiddenfeed.store.s3_wire import Wire
-from hiddenfeed.store.verified_file import VerifiedFile
+from hiddenfeed.store.verified_file import VerifiedBody, VerifiedFile
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
 _log = logging.getLogger(__name__)
 
-#: Below this, checking a file while it is read costs nothing worth asking the store for.
+#: Below this much in all, checking files while they are read costs nothing worth asking the store for.
 WORTH_ASKING_BYTES = 16 * 1024 * 1024
 #: A question that was not answered is asked again after this.
 _ASK_AGAIN_SECONDS = 60.0
 #: Expired credentials are looked for anew no more often than this.
 _RENEW_SECONDS = 5.0
+#: Operations that carry data.
+_CARRIERS = ("PutObject", "UploadPart")
 _BUSY_STATUSES = frozenset({429, 503})
 
 
@@ -53,15 +57,17 @@ class S3Link:
         self._renewed_at = float("-inf")
         self._wire = None if options.s3_expect_continue else Wire(options, POOL_CONNECTIONS)
         self._look: QuickLook | None = None
+        self._quick: dict[str, QuickSend] = {}
+        self.gate = gate or RequestGate()
         self._client, endpoint = self._make_client()
         self.place = S3Place(bucket=place[0], prefix=place[1], endpoint=endpoint)
-        self.gate = gate or RequestGate()
         self.notes = notes
         self.object_arguments = object_arguments(options)
         #: False once the store has turned out to want one with every part, or not to verify the whole.
         self.whole_checksum_will_do = True
         self._asking = threading.Lock()
         self._verifies: bool | None = None
+        self._offered_bytes = 0
         self._ask_at = float("-inf")
 
     @property
@@ -94,12 +100,35 @@ class S3Link:
             look.learn(full_key)
         return reply
 
+    def send(
+        self,
+        operation: Literal["PutObject", "UploadPart"],
+        full_key: str,
+        body: VerifiedBody,
+        own: Mapping[str, str],
+        by_boto3: Callable[[S3Client], Any],
+        *,
+        query: str = "",
+    ) -> str:
+        """The ETag that the store answers a body with, from whoever sends it with less ado; see `QuickSend.put`.
+
+        Raises what boto3 raises, or what the body raises.
+        """
+        client = self.client
+        quick = self._quick.get(operation)
+        if quick is None:
+            return str(by_boto3(client)["ETag"])
+        return quick.put(full_key, body, own, lambda: by_boto3(client), query=query)
+
     def _make_client(self) -> tuple[S3Client, str]:
         client, endpoint = make_client(self.options)
         if self._wire is not None:
             self._wire.install(client)
             self._look = QuickLook(client, self._wire)
-        for operation in ("PutObject", "UploadPart"):
+            self._quick = {
+                operation: QuickSend(client, self._wire, operation, self.gate.fine) for operation in _CARRIERS
+            }
+        for operation in _CARRIERS:
             client.meta.events.register(f"response-received.s3.{operation}", self._watch)
         client.meta.events.register("response-received.s3", self._watch_credentials)
         return client, endpoint
@@ -134,10 +163,13 @@ class S3Link:
     def verifies(self, size_bytes: int) -> bool:
         """Whether the store is known to refuse a body that is not what its checksum says.
 
-        It is asked once, when the first large file comes: a byte under a wrong checksum.
+        It is asked once, when some megabytes are to be sent: a byte under a wrong checksum.
         """
-        if self._verifies is not None or size_bytes < WORTH_ASKING_BYTES:
-            return bool(self._verifies)
+        if self._verifies is not None:
+            return self._verifies
+        self._offered_bytes += size_bytes
+        if self._offered_bytes < WORTH_ASKING_BYTES:
+            return False
         if self.options.s3_checksum != "header":
             return False
         if time.monotonic() < self._ask_at or not self._asking.acquire(blocking=False):
@@ -147,13 +179,6 @@ class S3Link:
         finally:
             self._asking.release()
         return bool(self._verifies)
-
-    def parts_go_bare(self, size_bytes: int) -> bool:
-        """Whether parts need no checksums of their own, as the store verifies the whole when it is complete.
-
-        A part's own checksum takes one more reading of it, which is most of what sending it costs.
-        """
-        return self.whole_checksum_will_do and self.verifies(size_bytes)
 
     def _ask(self) -> None:
         key: dict[str, Any] = {

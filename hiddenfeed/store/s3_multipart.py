@@ -7,7 +7,8 @@ import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import msgspec
 from botocore.exceptions import BotoCoreError, ClientError
@@ -18,7 +19,11 @@ from hiddenfeed.store.base import PutOutcome, UploadNote
 from hiddenfeed.store.s3_errors import DAMAGED, NO_UPLOAD, error_code, translated
 from hiddenfeed.store.s3_judge import Verdict, declared, judge
 from hiddenfeed.store.s3_put import S3Put, as_stream
-from hiddenfeed.store.verified_file import VerifiedFile
+from hiddenfeed.store.s3_send import own_headers
+from hiddenfeed.store.verified_file import VerifiedBody, VerifiedFile
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
 
 _log = logging.getLogger(__name__)
 
@@ -50,8 +55,10 @@ class MultipartPut:
         self._metadata = declared(source.size_bytes, source.checksum, metadata)
         self._part_bytes = part_bytes(source.size_bytes, put.link.options.multipart_part_bytes)
         self._failed = threading.Event()
-        #: Parts without checksums of their own, as the store verifies the whole.
-        self._bare = self._link.parts_go_bare(source.size_bytes)
+        self._verified = self._link.verifies(source.size_bytes)
+        #: Parts without checksums of their own, as the store verifies the whole when it is complete. A part's
+        #: own takes one more reading of it, which is most of what sending it costs.
+        self._bare = self._verified and self._link.whole_checksum_will_do
 
     def run(self) -> PutOutcome:
         """Store the file unless there is an object; see `Store.put_file`."""
@@ -198,22 +205,14 @@ class MultipartPut:
         checksum = source.part_checksum(start, length) if told or not self._bare else None
         if there is not None and sized and there.checksum == checksum is not None:
             return checksum, length, there.etag
-        verified = link.verifies(source.size_bytes)
-        body = source.part(start, length, checksum or "", store_verifies=verified)
+        body = source.part(start, length, checksum or "", store_verifies=self._verified)
         integrity = {
             **(link.integrity(checksum) if checksum else {}),
             **link.section_md5(source, start, length),
         }
         try:
             with link.gate.request(source.deadline):
-                reply = link.client.upload_part(
-                    **self._put.object,
-                    **integrity,
-                    UploadId=upload_id,
-                    PartNumber=number,
-                    Body=as_stream(body),
-                    ContentLength=length,
-                )
+                etag = self._send_body(upload_id, number, body, integrity)
         except ClientError as error:
             self._note_refusal(upload_id, error_code(error), bare=checksum is None)
             raise self._put.meaning(error) from error
@@ -221,7 +220,31 @@ class MultipartPut:
             if body.failure is not None:  # our own refusal, wrapped
                 raise body.failure from error
             raise self._put.meaning(error) from error
-        return checksum, length, reply["ETag"]
+        return checksum, length, etag
+
+    def _send_body(
+        self, upload_id: str, number: int, body: VerifiedBody, integrity: Mapping[str, Any]
+    ) -> str:
+        """The ETag of a part."""
+
+        def by_boto3(client: S3Client) -> Any:
+            return client.upload_part(
+                **self._put.object,
+                **integrity,
+                UploadId=upload_id,
+                PartNumber=number,
+                Body=as_stream(body),
+                ContentLength=len(body),
+            )
+
+        return self._link.send(
+            "UploadPart",
+            self._put.object["Key"],
+            body,
+            own_headers(len(body), integrity),
+            by_boto3,
+            query=f"partNumber={number}&uploadId={quote(upload_id, safe='-._~')}",
+        )
 
     def _note_refusal(self, upload_id: str, code: str, *, bare: bool) -> None:
         """Learn from a part that the store did not take. Raises DataError if the file is why."""
@@ -252,13 +275,14 @@ class MultipartPut:
         except (ClientError, BotoCoreError) as error:
             return self._after_failed_complete(upload_id, error)
         self._forget(upload_id)
-        if self._bare and (found := self._put.head()) is not None and found.checksum is None:
+        found = self._put.head()
+        if self._bare and found is not None and found.checksum is None:
             link.whole_checksum_will_do = False
             self._put.remove()
             raise TransientError(
                 f"could not {self._put.doing}: the store did not verify the whole, so its parts are verified from now on"
             )
-        return self._put.proven(source)
+        return self._put.proven(source, found)
 
     def _after_failed_complete(self, upload_id: str, error: ClientError | BotoCoreError) -> PutOutcome:
         source = self._source

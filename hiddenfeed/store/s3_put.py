@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import IO, Any, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -20,12 +20,16 @@ from hiddenfeed.store.s3_errors import (
 )
 from hiddenfeed.store.s3_judge import Verdict, declared, judge
 from hiddenfeed.store.s3_link import S3Link
+from hiddenfeed.store.s3_send import own_headers
 from hiddenfeed.store.verified_file import VerifiedBody, VerifiedFile
 
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
 
-def as_stream(body: bytes | VerifiedBody) -> IO[bytes] | bytes:
+
+def as_stream(body: VerifiedBody) -> IO[bytes]:
     """The body, for type stubs that know no stream but those of the standard library."""
-    return cast("IO[bytes] | bytes", body)
+    return cast("IO[bytes]", body)
 
 
 class S3Put:
@@ -43,7 +47,15 @@ class S3Put:
         condition = self.link.condition() if if_absent else {}
         integrity = {**self.link.integrity(checksum), **self.link.document_md5(data)}
         try:
-            self._send(data, len(data), checksum, {}, {**condition, **integrity})
+            self.link.client.put_object(
+                **self.object,
+                **self.link.object_arguments,
+                **condition,
+                **integrity,
+                Body=data,
+                ContentLength=len(data),
+                Metadata=declared(len(data), checksum),
+            )
         except (ClientError, BotoCoreError) as error:
             return self._after_failure(error, len(data), checksum)
         return self.settled(self.head(), len(data), checksum, acknowledged=True)
@@ -57,7 +69,7 @@ class S3Put:
         integrity = {**link.integrity(checksum), **link.section_md5(source, 0, size)}
         try:
             with link.gate.request(source.deadline):
-                self._send(body, size, checksum, metadata, {**link.condition(), **integrity})
+                self._send_file(body, size, declared(size, checksum, metadata), integrity)
         except ClientError as error:
             if error_code(error) in DAMAGED:
                 source.check_bytes()
@@ -66,11 +78,10 @@ class S3Put:
             if body.failure is not None:  # our own refusal, wrapped
                 raise body.failure from error
             return self._after_failure(error, size, checksum)
-        return self.proven(source)
+        return self.proven(source, self.head())
 
-    def proven(self, source: VerifiedFile) -> PutOutcome:
-        """The outcome of a put that the store acknowledged."""
-        found = self.head()
+    def proven(self, source: VerifiedFile, found: ObjectInfo | None) -> PutOutcome:
+        """The outcome of a put that the store acknowledged, given what it holds now."""
         if found is not None and found.checksum != source.checksum:
             # The store does not tell what it verified: the file itself must be right at least.
             try:
@@ -107,22 +118,22 @@ class S3Put:
             return from_reply(error, self.link.place, self.doing)
         return from_client(error, self.link.place, self.doing)
 
-    def _send(
-        self,
-        data: bytes | VerifiedBody,
-        size_bytes: int,
-        checksum: str,
-        metadata: Mapping[str, str],
-        arguments: dict[str, Any],
+    def _send_file(
+        self, body: VerifiedBody, size_bytes: int, metadata: dict[str, str], integrity: dict[str, Any]
     ) -> None:
-        self.link.client.put_object(
-            **self.object,
-            **self.link.object_arguments,
-            **arguments,
-            Body=as_stream(data),
-            ContentLength=size_bytes,
-            Metadata=declared(size_bytes, checksum, metadata),
-        )
+        def by_boto3(client: S3Client) -> Any:
+            return client.put_object(
+                **self.object,
+                **self.link.object_arguments,
+                **self.link.condition(),
+                **integrity,
+                Body=as_stream(body),
+                ContentLength=size_bytes,
+                Metadata=metadata,
+            )
+
+        own = own_headers(size_bytes, integrity, metadata)
+        self.link.send("PutObject", self.object["Key"], body, own, by_boto3)
 
     def _there_already(self, size_bytes: int, checksum: str) -> PutOutcome | None:
         """Where the store knows no conditions, a look stands in for one: what is there is not replaced."""

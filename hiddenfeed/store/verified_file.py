@@ -11,6 +11,7 @@ import errno
 import io
 import os
 import socket
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -24,8 +25,10 @@ from hiddenfeed.store.deadline import NO_DEADLINE, Deadline
 BLOCK_BYTES = 256 * 1024
 #: Handed to the kernel at a time; between two of them the deadline is looked at.
 _SENDFILE_BYTES = 4 * 1024 * 1024
-#: What reading a file may fail with, of what a call that reads and sends can fail with.
-_READ_ERRORS = frozenset({errno.EIO, errno.EBADF, errno.EINVAL, errno.EISDIR})
+#: What a call that reads and sends fails with where the file, or its file system, is why: reading tells.
+_NOT_BY_KERNEL = frozenset(
+    {errno.EIO, errno.EBADF, errno.EINVAL, errno.EISDIR, errno.ENOSYS, errno.EOPNOTSUPP}
+)
 
 
 class VerifiedFile:
@@ -106,8 +109,6 @@ class VerifiedBody:
     def __init__(self, file: VerifiedFile, start: int, length: int, checksum: str, *, check: bool) -> None:
         self.checksum = checksum
         self.failure: Exception | None = None
-        #: How long `send_to` waits for a connection that takes nothing; None leaves it as it is set.
-        self.patience_seconds: float | None = None
         self._file, self._start, self._length, self._check = file, start, length, check
         self._position = 0
         self._running = RunningChecksum(file.algorithm)
@@ -123,37 +124,36 @@ class VerifiedBody:
             return self._next_block()
 
     def send_to(self, connection: socket.socket) -> None:
-        """Send all of it from the start over a connection without TLS.
+        """Send all of it from the start, over a connection that blocks or speaks TLS.
 
         Raises DataError if the file is not what it should be, TransientError when time is over,
         and OSError if the connection fails.
         """
         self.seek(0)
-        if self.patience_seconds is not None:
-            connection.settimeout(self.patience_seconds)
-        if self._check:
+        if self._check or isinstance(connection, ssl.SSLSocket):
             while block := self.read():
                 connection.sendall(block)
             return
         with self._remembering_failure():
             while self._position < self._length:
                 self._file.deadline.check()
-                wanted = min(_SENDFILE_BYTES, self._length - self._position)
-                if wanted == self._length - self._position:
-                    self._file.check_size()
-                self._position += self._hand_over(connection, wanted)
+                self._hand_over(connection, min(_SENDFILE_BYTES, self._length - self._position))
 
-    def _hand_over(self, connection: socket.socket, wanted: int) -> int:
-        offset = self._start + self._position
+    def _hand_over(self, connection: socket.socket, wanted: int) -> None:
+        """Let the kernel send up to `wanted` bytes."""
+        file, offset = self._file, self._start + self._position
+        if wanted == self._length - self._position:
+            file.check_size()
         try:
-            count = connection.sendfile(self._file.file, offset, wanted)
+            count = os.sendfile(connection.fileno(), file.file.fileno(), offset, wanted)
         except OSError as error:
-            if error.errno in _READ_ERRORS:
-                raise DataError(f"{self._file.path} cannot be read: {error.strerror}") from error
-            raise
-        if count < wanted:
-            raise DataError(f"{self._file.path} ends at byte {offset + count} of {self._file.size_bytes}")
-        return count
+            if error.errno not in _NOT_BY_KERNEL:
+                raise
+            connection.sendall(self._next_block())
+            return
+        if not count:
+            raise DataError(f"{file.path} ends at byte {offset} of {file.size_bytes}")
+        self._position += count
 
     def _next_block(self) -> memoryview:
         self._file.deadline.check()

@@ -81,6 +81,13 @@ def test_boto3_asks_again_where_the_answer_is_not_plain(
     assert [BOTO3 in asked for asked in heads(server)] == [False, True]
 
 
+def test_an_object_that_is_not_there_is_asked_for_once(server: ScriptedS3, tmp_path: Path) -> None:
+    store = opened(server, tmp_path)
+    assert store.head("run-1/nothing") is None
+    (asked,) = heads(server)
+    assert BOTO3 not in asked
+
+
 def test_what_boto3_hears_then_is_the_answer(server: ScriptedS3, tmp_path: Path) -> None:
     store = opened(server, tmp_path)
     server.always("HeadObject", Fail(403, "AccessDenied"))

@@ -30,8 +30,8 @@ DATA = os.urandom(2 * MIB)
 PARTED = os.urandom(7 * MIB)
 
 
-def open_scripted(server: ScriptedS3, *, patience_seconds: float) -> Store:
-    """Two attempts a call, parts above 5 MiB."""
+def open_scripted(server: ScriptedS3, tmp_path: Path, *, patience_seconds: float) -> Store:
+    """Two attempts a call, parts above 5 MiB; from boto3 it has learned how to send a file, and a part."""
     options = StoreOptions(
         s3_endpoint=server.endpoint,
         s3_connect_timeout_seconds=patience_seconds,
@@ -40,13 +40,21 @@ def open_scripted(server: ScriptedS3, *, patience_seconds: float) -> Store:
         multipart_threshold_bytes=5 * MIB,
         multipart_part_bytes=5 * MIB,
     )
-    return open_store("s3://bucket/runs", options)
+    store = open_store("s3://bucket/runs", options)
+    path = tmp_path / "first.bin"
+    for data in (DATA[:1000], PARTED[: 5 * MIB + 1]):
+        path.write_bytes(data)
+        store.put_file("first", path, size_bytes=len(data), checksum=checksum_of(data))
+        server.objects.clear()
+    path.unlink()
+    server.log.clear()
+    return store
 
 
 @pytest.fixture
-def store(server: ScriptedS3) -> Store:
+def store(server: ScriptedS3, tmp_path: Path) -> Store:
     """Patient enough for a busy machine."""
-    return open_scripted(server, patience_seconds=20)
+    return open_scripted(server, tmp_path, patience_seconds=20)
 
 
 @pytest.fixture(params=["one request", "parts"])
@@ -170,8 +178,8 @@ def test_a_server_that_hangs_is_given_up(
     server: ScriptedS3, tmp_path: Path, data: bytes, fault: Hang | StopReading
 ) -> None:
     """Larger than what the sockets' buffers take, so that a server that does not read is felt."""
+    impatient = open_scripted(server, tmp_path, patience_seconds=0.5)
     server.always(carrier(data), fault)
-    impatient = open_scripted(server, patience_seconds=0.5)
     with pytest.raises(TransientError, match=f"could not store {KEY}"):
         put(impatient, tmp_path, data * 4 if data is PARTED else data)
     assert server.objects == {}
@@ -191,7 +199,7 @@ def test_all_replies_lost_is_transient_and_then_found_there(
     server: ScriptedS3, store: Store, tmp_path: Path, data: bytes
 ) -> None:
     server.script(finisher(data), LoseReply())
-    server.script("HeadObject", *([] if data is DATA else [Well()]), *[Fail(503, "SlowDown")] * 2)
+    server.script("HeadObject", *([] if data is DATA else [Well()]), *[Fail(503, "SlowDown")] * 3)
     with pytest.raises(TransientError):
         put(store, tmp_path, data)
     assert server.objects[PLACE].data == data
@@ -223,7 +231,7 @@ def test_a_damaged_object_of_an_earlier_attempt_does_not_win(
 ) -> None:
     """Its metadata says what it was meant to be."""
     server.script("PutObject", Corrupt())
-    server.script("HeadObject", *[Fail(503, "SlowDown")] * 2)
+    server.script("HeadObject", *[Fail(503, "SlowDown")] * 3)
     with pytest.raises(TransientError):
         put(store, tmp_path, DATA)
     assert PLACE in server.objects
