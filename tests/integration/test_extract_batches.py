@@ -318,7 +318,7 @@ def test_rows_taken_from_other_tokens_than_the_manifests_are_quarantined(
     monkeypatch.setattr(device_loop, "pack", shifted)
     with run.extractor() as (extractor, _):
         upload = extract(extractor, max(run.manifests, key=lambda manifest: manifest.samples))
-    _assert_quarantined(run, upload, "rows belong to other token ids than planned")
+    _assert_quarantined(run, upload, "rows of other token ids than planned")
     assert upload.report.failed_checks == {"ids": upload.batch.samples}
 
 

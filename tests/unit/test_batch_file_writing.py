@@ -101,7 +101,7 @@ def test_rows_that_are_missing_keep_the_file_from_being_published(
     file: BatchFile, sums: ThreadPoolExecutor, spool: Spool
 ) -> None:
     file.append(sums, _chunk(0, MIDDLE))
-    with pytest.raises(GuardError, match=f"{MIDDLE} rows were computed for {ROWS} tokens"):
+    with pytest.raises(GuardError, match=f"{MIDDLE} rows computed for {ROWS} tokens"):
         file.finish()
     assert spool.usage().files == 0
 

@@ -84,7 +84,5 @@ def test_a_row_of_zeros_and_a_state_of_mostly_zeros_are_found() -> None:
 def test_rows_taken_from_other_places_than_those_of_the_tokens_are_found() -> None:
     rows = _rows(torch.bfloat16)
     rows.real = torch.tensor([0, 1, 2, 3, 4, 5, 6, 8])
-    with pytest.raises(
-        GuardError, match="1 rows belong to other token ids than planned, first in source row 12"
-    ):
+    with pytest.raises(GuardError, match="1 row of other token ids than planned, first in source row 12"):
         _tell(check_tensors(rows, IDS))

@@ -97,7 +97,7 @@ def test_a_check_that_does_not_fit_quarantines_what_could_not_be_checked(tmp_pat
         served.engine.model.forward = forward  # type: ignore[method-assign]
         upload = extract(extractor, run.manifests[0])
     assert "/quarantine/" in upload.key
-    assert upload.report.guards == {"reason": "20 tokens do not fit into the memory of cpu"}
+    assert upload.report.guards == {"reason": "no room in the memory of cpu for 20 tokens"}
     assert upload.report.failed_checks == {"memory": upload.batch.samples}
 
 
