@@ -54,7 +54,7 @@ def test_a_stuck_upload_is_given_up_and_started_anew(
     spool = make_spool(tmp_path / "spool")
     message = finished_file(spool, 7, DATA)
     request = upload_request(message)
-    monkeypatch.setattr("hiddenfeed.store.s3_link.WORTH_ASKING_BYTES", 2 * len(DATA))
+    monkeypatch.setattr("hiddenfeed.store.s3_link.WORTH_ASKING_BYTES", 9 * len(DATA))
     seconds = 20.0 if fault == SLOWLY else 0.5
     if fault == SLOWLY:
         monkeypatch.setattr("hiddenfeed.store.deadline.GRACE_SECONDS", 2.0)
