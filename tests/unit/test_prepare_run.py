@@ -314,7 +314,7 @@ def test_reasons_are_counted_without_their_particulars() -> None:
         (["{", "{"], "no sample is left of 2 rows; mostly: 2 × line 1 is not JSON"),
         (
             [{"text": "x"}],
-            "no sample is left of 1 rows; mostly: 1 × plain text has no assistant's turns; --loss-mask all",
+            "no sample is left of 1 row; mostly: 1 × plain text has no assistant's turns; --loss-mask all",
         ),
         ([{"input_ids": [1, 2]}], "mostly: 1 × input_ids came without loss_mask or labels"),
         (
