@@ -64,6 +64,7 @@ def _little_run(folder: Path) -> str:
             "from hiddenfeed.store.directory import DirectoryStore\n"
             "from tests.synthetic_run import synthetic_run\n"
             "store, run = DirectoryStore(Path(sys.argv[1])), synthetic_run()\n"
+            "store.check(create=True)\n"
             "run.write(store); finish(store, run.run_id); print(f'{store.url}/{run.run_id}')",
             str(folder),
         ],

@@ -86,6 +86,7 @@ def describe(results: dict[str, Any]) -> list[str]:
 
 def _measure(url: str, options: StoreOptions, spec: RunSpec, scale: Scale) -> dict[str, Any]:
     store = open_store(url, options)
+    store.check(create=True)
     document, manifests = put_run(store, spec, mixed_lengths(scale.samples, 200, 2000))
     for manifest in manifests:
         _put_batch(store, document.run_id, manifest.batch_id)

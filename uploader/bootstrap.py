@@ -45,22 +45,24 @@ GROUPS = (
 
 
 def serve(settings: Resolved) -> int:
-    """Check store, spool and Redis, then serve until told to stop; returns the exit code.
+    """Check spool, Redis and store, then serve until told to stop; returns the exit code.
 
     Raises ConfigError or TransientError, one sentence each, if one of the three cannot be used.
     """
     setup_logging(settings.group(LogSettings), ROLE)
     upload, options = settings.group(UploadSettings), settings.group(StoreOptions)
     url = settings.group(StoreSettings).store
-    open_store(url, options).check(create=True)
     spool = Spool(settings.group(SpoolSettings))
     spool.check()
     client = connect(settings.group(RedisSettings))
-    live = LiveSettings(client, settings).start()
+    live = LiveSettings(client, settings)
     queue = upload_queue_name(spool.name)
     share = Share(client, lambda: live.group(UploadSettings))
     notes = RedisNotes(client, url)
     store = open_store(url, options, gate=share.gate, notes=notes)
+    # This very store, as a folder is known by what it is now; and before there are threads to end.
+    store.check(create=True)
+    live.start()
     circuit = Circuit()
     uploader = FileUploader(store, spool, share=share, circuit=circuit, requests=request_count(options))
     worker = Worker(

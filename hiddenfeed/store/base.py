@@ -79,7 +79,9 @@ class Store(Protocol):
         """Prove that the root is there; raises `ConfigError` or `TransientError` with the reason otherwise.
 
         With `create`, which is for roles that write, a directory is created and proven writable,
-        and what dead writers left half-written is swept. A bucket is never created.
+        and what dead writers left half-written is swept. A bucket is never created. Nothing else
+        creates a directory, and one that goes away later, or is replaced, is a `ConfigError` of
+        every method that would write there or find something missing.
         """
         ...
 

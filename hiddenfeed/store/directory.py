@@ -21,6 +21,7 @@ from hiddenfeed.layout import check_key
 from hiddenfeed.local_file import local_error, replacing, sync_file, sync_folder
 from hiddenfeed.owned_file import create_owned, remove_if_abandoned
 from hiddenfeed.store.base import ObjectInfo, PutOutcome
+from hiddenfeed.store.directory_root import DirectoryRoot
 from hiddenfeed.store.gate import RequestGate
 from hiddenfeed.store.verified_file import VerifiedFile
 
@@ -34,6 +35,7 @@ class DirectoryStore:
 
     def __init__(self, root: Path, gate: RequestGate | None = None) -> None:
         self.root = root.expanduser().absolute()
+        self._root = DirectoryRoot(self.root)
         self._gate = gate or RequestGate()
         #: Folders below the root whose names this process has made durable.
         self._durable: set[Path] = set()
@@ -48,8 +50,7 @@ class DirectoryStore:
         try:
             if create:
                 self._prove_writable()
-            elif not self.root.exists():
-                raise ConfigError(f"store folder {self.root} does not exist")
+            self._root.require()
             with os.scandir(self.root):
                 pass
         except OSError as error:
@@ -64,6 +65,7 @@ class DirectoryStore:
                 return None
             return ObjectInfo(key=key, size_bytes=size, checksum=file_checksum(path) if checksum else None)
         except (FileNotFoundError, NotADirectoryError):
+            self._root.is_there()  # else it says nothing of the object
             return None
         except OSError as error:
             raise local_error(error, f"{path} cannot be read") from error
@@ -74,6 +76,7 @@ class DirectoryStore:
         if folder:
             check_key(folder)
         found = []
+        self._root.is_there()
         for parent, folders, names in os.walk(self.root / folder):
             folders[:] = [name for name in folders if not name.startswith(".")]
             relative = os.path.relpath(parent, self.root)
@@ -89,6 +92,7 @@ class DirectoryStore:
 
     def folders(self) -> Iterator[str]:
         """See `Store.folders`; an empty folder counts as well."""
+        self._root.is_there()
         try:
             with os.scandir(self.root) as entries:
                 names = [entry.name for entry in entries if entry.is_dir()]
@@ -136,6 +140,7 @@ class DirectoryStore:
         """See `Store.put_file`; `metadata` is not kept."""
         target = self._path(key)
         with VerifiedFile(path, size_bytes, checksum) as source:
+            self._root.require()
             if target.exists():
                 return self._there_first(target, size_bytes, checksum)
             with self._gate.request(), self._writing(target) as (descriptor, temporary):
@@ -148,6 +153,7 @@ class DirectoryStore:
     def delete(self, key: str) -> None:
         """See `Store.delete`."""
         path = self._path(key)
+        self._root.is_there()
         try:
             path.unlink(missing_ok=True)
         except OSError as error:
@@ -162,13 +168,18 @@ class DirectoryStore:
         try:
             yield path
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            self._root.is_there()
             raise MissingObjectError(f"{path} does not exist") from None
         except OSError as error:
             raise local_error(error, f"{path} cannot be read") from error
 
     @contextmanager
     def _writing(self, path: Path) -> Iterator[tuple[int, Path]]:
-        """An owned temporary file for `path`, gone when the block ends; its folder exists."""
+        """An owned temporary file for `path`, gone when the block ends; its folder exists.
+
+        The root is looked at afterwards as well: the caller deletes what it has.
+        """
+        self._root.require()
         try:
             self._make_durable(path.parent)
             self._make_durable(self.root / _TEMPORARY)
@@ -180,7 +191,9 @@ class DirectoryStore:
                 temporary.unlink(missing_ok=True)
                 os.close(descriptor)
         except OSError as error:
+            self._root.require()
             raise local_error(error, f"{path} cannot be written") from error
+        self._root.require()
 
     def _publish(self, temporary: Path, path: Path, size_bytes: int, checksum: str) -> PutOutcome:
         """Give a finished file its name unless another has it."""
@@ -206,6 +219,7 @@ class DirectoryStore:
             sync_folder(path.parent)
         except OSError as error:
             raise local_error(error, f"{path} cannot be read") from error
+        self._root.require()
         return PutOutcome.ALREADY_THERE if same else PutOutcome.OTHER_WINS
 
     def _make_durable(self, folder: Path) -> None:
@@ -215,7 +229,6 @@ class DirectoryStore:
         time its name is made durable all the same.
         """
         if folder == self.root:
-            _make_folders(folder)
             return
         if folder in self._durable and folder.is_dir():
             return
@@ -226,7 +239,9 @@ class DirectoryStore:
 
     def _prove_writable(self) -> None:
         """Create the folder, sweep it, and prove that its file system can publish a file the way we do."""
-        _make_folders(self.root / _TEMPORARY)
+        self._root.make()
+        self._root.require()
+        self._make_durable(self.root / _TEMPORARY)
         for leftover in (self.root / _TEMPORARY).iterdir():
             remove_if_abandoned(leftover)
         probe = self.root / _TEMPORARY / uuid.uuid4().hex
@@ -249,12 +264,3 @@ class DirectoryStore:
 def _write_all(descriptor: int, data: memoryview) -> None:
     while len(data):
         data = data[os.write(descriptor, data) :]
-
-
-def _make_folders(folder: Path) -> None:
-    """Create the root and what is missing above it so that they survive a power cut."""
-    if folder.is_dir():
-        return
-    _make_folders(folder.parent)
-    folder.mkdir(exist_ok=True)
-    sync_folder(folder.parent)

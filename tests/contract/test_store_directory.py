@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,8 @@ def test_nothing_is_created_for_a_reader(tmp_path: Path) -> None:
     with pytest.raises(MissingObjectError):
         store.read("run-1/run.json")
     assert list(store.list("")) == []
+    with pytest.raises(ConfigError, match=r"typo does not exist$"):
+        store.write("run-1/run.json", b"x")
     assert not (tmp_path / "typo").exists()
 
 
@@ -50,6 +53,58 @@ def test_a_writer_may_have_the_folder_made(tmp_path: Path) -> None:
     assert store.url == f"{tmp_path}/deep/store"
     assert list(store.list("")) == []
     open_store(store.url).check()
+
+
+@pytest.mark.parametrize("way", ["gone", "unmounted"])
+def test_a_folder_that_goes_away_is_never_made_anew(tmp_path: Path, way: str) -> None:
+    """What is left of a mount is the folder that it was mounted on, and the wrong disk."""
+    root, file = tmp_path / "store", tmp_path / "file.bin"
+    file.write_bytes(b"states")
+    store = open_store(str(root))
+    store.check(create=True)
+    store.write("run-1/run.json", b"x")
+    root.rename(tmp_path / "away")
+    if way == "unmounted":
+        root.mkdir()
+    said = f"^store folder {root} is {'gone' if way == 'gone' else 'another folder than before'}; mount it"
+    uses: list[Callable[[], object]] = [
+        lambda: store.put_file(KEY, file, size_bytes=6, checksum=checksum_of(b"states")),
+        lambda: store.write("run-1/run.json", b"y"),
+        lambda: store.head("run-1/run.json"),
+        lambda: store.read("run-1/run.json"),
+        lambda: list(store.list("run-1/")),
+        lambda: list(store.folders()),
+        lambda: store.delete("run-1/run.json"),
+        lambda: store.check(create=True),
+        store.check,
+    ]
+    for use in uses:
+        with pytest.raises(ConfigError, match=said):
+            use()
+    assert list(root.rglob("*") if way == "unmounted" else [root.exists()]) in ([], [False])
+    if way == "unmounted":
+        root.rmdir()
+    (tmp_path / "away").rename(root)
+    assert store.put_file(KEY, file, size_bytes=6, checksum=checksum_of(b"states")) is PutOutcome.STORED
+
+
+def test_a_folder_that_goes_away_in_mid_upload_has_stored_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, file = tmp_path / "store", tmp_path / "file.bin"
+    file.write_bytes(b"states")
+    store, link = open_store(str(root)), os.link
+    store.check(create=True)
+
+    def late(source: Path, target: Path) -> None:
+        link(source, target)
+        root.rename(tmp_path / "away")
+        root.mkdir()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", late)
+        with pytest.raises(ConfigError, match="is another folder than before"):
+            store.put_file(KEY, file, size_bytes=6, checksum=checksum_of(b"states"))
 
 
 def test_a_relative_folder_is_told_absolutely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +118,7 @@ def test_a_file_in_place_of_the_folder(tmp_path: Path) -> None:
         store = open_store(str(url))
         with pytest.raises(ConfigError, match="cannot be used"):
             store.check(create=True)
-        with pytest.raises(ConfigError, match="cannot be written"):
+        with pytest.raises(ConfigError, match=f"^store folder {url} "):
             store.write("run-1/run.json", b"x")
 
 
@@ -79,6 +134,7 @@ def test_a_full_disk_is_transient_and_leaves_nothing(tmp_path: Path, monkeypatch
         raise OSError(28, "No space left on device")
 
     store = open_store(str(tmp_path / "store"))
+    store.check(create=True)
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", full)
         with pytest.raises(TransientError, match="No space left on device"):

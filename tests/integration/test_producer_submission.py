@@ -118,6 +118,7 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path, redis_client: redis.Redis) -> Bench:
+    (tmp_path / "store").mkdir()
     return Bench(DirectoryStore(tmp_path / "store"), redis_client)
 
 

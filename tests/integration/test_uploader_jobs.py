@@ -49,7 +49,9 @@ def spool(tmp_path: Path) -> Spool:
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     """An empty store of each kind a person can have."""
     if request.param == "directory":
-        return open_store(str(tmp_path / "store"))
+        folder = open_store(str(tmp_path / "store"))
+        folder.check(create=True)
+        return folder
     access = request.getfixturevalue("s3")
     threshold = 128 * MIB if request.param == "s3" else MIB
     return open_store(

@@ -33,7 +33,7 @@ from tests.synthetic_run import synthetic_run
 
 @pytest.fixture(params=["memory", "directory"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    return MemoryStore() if request.param == "memory" else DirectoryStore(tmp_path / "store")
+    return MemoryStore() if request.param == "memory" else DirectoryStore(tmp_path)
 
 
 @settings(max_examples=25, deadline=None)

@@ -107,7 +107,7 @@ def _shorter_index(store: DirectoryStore, run: SyntheticRun) -> None:
     assert proof is not None
     (store.root / complete_key(run.run_id)).unlink()
     other = synthetic_run(final_state="post", samples_per_batch=3)
-    other_store = DirectoryStore(store.root.parent / "other")
+    other_store = MemoryStore()
     other.write(other_store)
     finish(other_store, other.run_id)
     data = other_store.read(index_key(other.run_id))
