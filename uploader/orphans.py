@@ -14,6 +14,7 @@ from hiddenfeed.errors import ConfigError, DataError, HiddenfeedError, Transient
 from hiddenfeed.layout import check_run_id, index_key, parse_batch_key, tokens_key
 from hiddenfeed.store import UploadNote
 from hiddenfeed.store.base import KeepsParts, UnfinishedUpload
+from hiddenfeed.store.s3_judge import is_whole
 from uploader.notes import RedisNotes
 
 _log = get_logger("uploader")
@@ -43,15 +44,20 @@ def orphans(
 def give_up(
     store: KeepsParts, notes: RedisNotes, *, now: float, least_age_seconds: float
 ) -> list[UnfinishedUpload]:
-    """Abort the orphans; returns them. Where an object is under the key nothing is aborted, but left to the bucket's rules.
+    """Abort the orphans; returns them. Where an object is under the key it must be whole, and outlive that.
 
-    Some servers took a finished object away with the leftovers of another upload of its key.
+    Some servers took a finished object away with the leftovers of another upload of its key: there, and
+    where an object does not tell what it was meant to be, they are left to the bucket's rules.
     """
     aborted = []
+    spared: bool | None = None
     # The notes after the uploads: one that is begun between the two is noted, whatever the store's clock says of its age.
     uploads = list(store.unfinished_uploads())
     for upload in orphans(uploads, notes.all(), now=now, least_age_seconds=least_age_seconds):
-        if store.head(upload.key) is not None:
+        found = store.head(upload.key)
+        if found is not None and spared is None:
+            spared = store.abort_spares_object()
+        if found is not None and not (spared and is_whole(found)):
             _log.info("left parts of an object that is there to the bucket's lifecycle rule", key=upload.key)
             continue
         store.abort_upload(upload.key, upload.upload_id)

@@ -174,3 +174,7 @@ class KeepsParts(Protocol):
     def abort_upload(self, key: str, upload_id: str) -> None:
         """Give one up; no error if it is gone."""
         ...
+
+    def abort_spares_object(self) -> bool:
+        """Whether giving one up leaves the object of its key alone: tried out in a place of its own. False if unknown."""
+        ...

@@ -17,6 +17,7 @@ from hiddenfeed.options import StoreOptions
 from hiddenfeed.store.base import ObjectInfo, PutOutcome, UnfinishedUpload, UploadNotes
 from hiddenfeed.store.deadline import transfer_deadline
 from hiddenfeed.store.gate import RequestGate
+from hiddenfeed.store.s3_begun import BegunUploads, spares_objects
 from hiddenfeed.store.s3_client import parse_s3_url
 from hiddenfeed.store.s3_errors import NO_UPLOAD, NOT_FOUND, error_code, from_client, from_reply, translated
 from hiddenfeed.store.s3_link import S3Link
@@ -156,6 +157,7 @@ class S3Store:
         with VerifiedFile(path, size_bytes, checksum, deadline) as source:
             try:
                 if size_bytes <= self._options.multipart_threshold_bytes:
+                    BegunUploads(put).give_up_before_one_request()
                     return put.file(source, metadata or {})
                 return MultipartPut(put, source, metadata or {}).run()
             except TransientError:
@@ -196,6 +198,10 @@ class S3Store:
                 raise from_reply(error, self._place, f"give up an upload of {key}") from error
         except BotoCoreError as error:
             raise from_client(error, self._place, f"give up an upload of {key}") from error
+
+    def abort_spares_object(self) -> bool:
+        """See `KeepsParts.abort_spares_object`."""
+        return spares_objects(self._link)
 
     def _put(self, key: str) -> S3Put:
         return S3Put(self._link, check_key(key), self.head)

@@ -42,6 +42,18 @@ def judge(found: ObjectInfo | None, size_bytes: int, checksum: str) -> Verdict:
     return Verdict.SAME if same else Verdict.OTHER
 
 
+def told_checksum(found: ObjectInfo) -> str | None:
+    """The checksum that the store keeps of an object, or the one that the object was meant to have; None if neither is told."""
+    return found.checksum or found.metadata.get(_DECLARED_CHECKSUM)
+
+
+def is_whole(found: ObjectInfo) -> bool:
+    """Whether an object is what it says it was meant to be; False if it does not say."""
+    checksum = found.metadata.get(_DECLARED_CHECKSUM)
+    told = checksum is not None and _DECLARED_SIZE in found.metadata
+    return told and judge(found, found.size_bytes, checksum or "") is Verdict.SAME
+
+
 def declared(size_bytes: int, checksum: str, metadata: Mapping[str, str] | None = None) -> dict[str, str]:
     """An object's metadata, with the size and checksum it is meant to have."""
     return {**(metadata or {}), _DECLARED_SIZE: str(size_bytes), _DECLARED_CHECKSUM: checksum}

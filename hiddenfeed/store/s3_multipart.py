@@ -10,12 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-import msgspec
 from botocore.exceptions import BotoCoreError, ClientError
 
 from hiddenfeed.checksum import combine
 from hiddenfeed.errors import DataError, HiddenfeedError, TransientError
-from hiddenfeed.store.base import PutOutcome, UploadNote
+from hiddenfeed.store.base import ObjectInfo, PutOutcome, UploadNote
+from hiddenfeed.store.s3_begun import BegunUploads, Part
 from hiddenfeed.store.s3_errors import DAMAGED, NO_UPLOAD, error_code, translated
 from hiddenfeed.store.s3_judge import Verdict, declared, judge
 from hiddenfeed.store.s3_put import S3Put, as_stream
@@ -31,16 +31,6 @@ _MAX_PARTS = 10_000
 _MIB = 1024 * 1024
 
 
-class Part(msgspec.Struct, frozen=True):
-    """A part that the store has."""
-
-    number: int
-    size_bytes: int
-    etag: str
-    #: `algorithm:base64`; None where the store does not tell.
-    checksum: str | None
-
-
 def part_bytes(size_bytes: int, wanted: int) -> int:
     """The size of a part: what is wanted, or as many whole MiB as 10,000 parts need."""
     least = -(-size_bytes // _MAX_PARTS)
@@ -54,6 +44,8 @@ class MultipartPut:
         self._put, self._source, self._link = put, source, put.link
         self._metadata = declared(source.size_bytes, source.checksum, metadata)
         self._part_bytes = part_bytes(source.size_bytes, put.link.options.multipart_part_bytes)
+        self._begun = BegunUploads(put)
+        self._abort, self._forget = self._begun.abort, self._begun.forget
         self._failed = threading.Event()
         self._verified = self._link.verifies(source.size_bytes)
         #: Parts without checksums of their own, as the store verifies the whole when it is complete. A part's
@@ -66,7 +58,7 @@ class MultipartPut:
         # One small question saves many large answers when the batch was stored before.
         found = self._put.head()
         if found is not None:
-            if self._give_up_noted():
+            if self._begun.give_up_noted():
                 found = self._put.head()  # some servers took the object away with the parts
             return self._put.settled(found, source.size_bytes, source.checksum, acknowledged=False)
         upload_id, there = self._resume()
@@ -118,47 +110,19 @@ class MultipartPut:
 
     def _resume(self) -> tuple[str | None, dict[int, Part]]:
         """(upload to go on with, the parts it has); None if there is none of this very file."""
-        note = self._link.notes.load(self._put.key) if self._link.notes is not None else None
+        note = self._begun.noted()
         if note is None:
             return None, {}
         same = (note.size_bytes, note.checksum) == (self._source.size_bytes, self._source.checksum)
         if not same:
             self._abort(note.upload_id)
             return None, {}
-        there = self._list_parts(note.upload_id)
+        there = self._begun.parts(note.upload_id, self._source.algorithm)
         if there is None:
             return None, {}
         self._part_bytes = note.part_bytes
         _log.info("going on with %s: %d parts are there", self._put.key, len(there))
         return note.upload_id, there
-
-    def _list_parts(self, upload_id: str) -> dict[int, Part] | None:
-        """What the store has of an upload; None if it does not know it any more."""
-        pages = self._link.client.get_paginator("list_parts").paginate(**self._put.object, UploadId=upload_id)
-        field = f"Checksum{self._source.algorithm.upper()}"
-        found: dict[int, Part] = {}
-        try:
-            for page in pages:
-                for entry in page.get("Parts", []):
-                    value: Any = entry.get(field)
-                    checksum = f"{self._source.algorithm}:{value}" if value else None
-                    part = Part(entry["PartNumber"], entry["Size"], entry["ETag"], checksum)
-                    found[part.number] = part
-        except ClientError as error:
-            if error_code(error) in NO_UPLOAD:
-                return None
-            raise self._put.meaning(error) from error
-        except BotoCoreError as error:
-            raise self._put.meaning(error) from error
-        return found
-
-    def _give_up_noted(self) -> bool:
-        """The object is there, so whatever was begun for it is of no use; returns whether there was anything."""
-        notes = self._link.notes
-        note = notes.load(self._put.key) if notes is not None else None
-        if note is not None:
-            self._abort(note.upload_id)
-        return note is not None
 
     # -- parts ------------------------------------------------------------------------------------
 
@@ -274,15 +238,28 @@ class MultipartPut:
             )
         except (ClientError, BotoCoreError) as error:
             return self._after_failed_complete(upload_id, error)
-        self._forget(upload_id)
-        found = self._put.head()
+        return self._prove(upload_id, self._put.head())
+
+    def _prove(self, upload_id: str, found: ObjectInfo | None) -> PutOutcome:
+        """The outcome of a Complete that the store acknowledged. Until the object is proven the note stays, as
+        a store that did nothing has the parts yet; what nobody could go on with is given up."""
         if self._bare and found is not None and found.checksum is None:
-            link.whole_checksum_will_do = False
+            self._link.whole_checksum_will_do = False
             self._put.remove()
+            self._abort(upload_id)
             raise TransientError(
                 f"could not {self._put.doing}: the store did not verify the whole, so its parts are verified from now on"
             )
-        return self._put.proven(source, found)
+        try:
+            outcome = self._put.proven(self._source, found)
+        except HiddenfeedError as error:
+            if found is not None or self._link.notes is None or isinstance(error, DataError):
+                self._abort(upload_id)
+            raise
+        if outcome is PutOutcome.OTHER_WINS:
+            return self._lost_to_other(upload_id)
+        self._forget(upload_id)
+        return outcome
 
     def _after_failed_complete(self, upload_id: str, error: ClientError | BotoCoreError) -> PutOutcome:
         source = self._source
@@ -299,30 +276,14 @@ class MultipartPut:
             self._forget(upload_id)
             return PutOutcome.STORED
         if found is not None:
-            self._abort(upload_id)
-            # Looked at again, as some servers took the object away with the parts.
-            return self._put.settled(self._put.head(), source.size_bytes, source.checksum, acknowledged=False)
+            return self._lost_to_other(upload_id)
         meaning = self._put.meaning(error)
         if self._link.notes is None or code in DAMAGED | NO_UPLOAD or not isinstance(meaning, TransientError):
             self._abort(upload_id)
         raise meaning from error
 
-    def _abort(self, upload_id: str) -> None:
-        """Give up an upload, so that its parts cost no space; a failure to do so is only reported."""
-        try:
-            self._link.client.abort_multipart_upload(**self._put.object, UploadId=upload_id)
-        except (ClientError, BotoCoreError) as error:
-            if not (isinstance(error, ClientError) and error_code(error) in NO_UPLOAD):
-                _log.warning(
-                    "parts of %s stay in the store as upload %s: %s", self._put.key, upload_id, error
-                )
-        self._forget(upload_id)
-
-    def _forget(self, upload_id: str) -> None:
-        """A note that stays costs nothing: what it names is not found again."""
-        if self._link.notes is None:
-            return
-        try:
-            self._link.notes.forget(self._put.key, upload_id)
-        except HiddenfeedError as error:
-            _log.info("the note of upload %s of %s stays: %s", upload_id, self._put.key, error)
+    def _lost_to_other(self, upload_id: str) -> PutOutcome:
+        """There is an object that is not of this upload. Looked at again, as some servers took it away with the parts."""
+        self._abort(upload_id)
+        source = self._source
+        return self._put.settled(self._put.head(), source.size_bytes, source.checksum, acknowledged=False)

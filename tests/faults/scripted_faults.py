@@ -50,6 +50,11 @@ class Forget:
 
 
 @dataclass(frozen=True)
+class Ignore:
+    """Reply that all is well, and do nothing: the parts of an upload stay as they are."""
+
+
+@dataclass(frozen=True)
 class Corrupt:
     """Reply that all is well, and store other bytes."""
 
@@ -101,6 +106,7 @@ Fault = (
     | StopReading
     | Hang
     | Forget
+    | Ignore
     | Corrupt
     | Trickle
     | RefuseEarly

@@ -32,6 +32,7 @@ from tests.faults.scripted_faults import (
     Forget,
     Hang,
     Hold,
+    Ignore,
     Lack,
     LoseReply,
     RefuseEarly,
@@ -367,8 +368,9 @@ class _Handler(BaseHTTPRequestHandler):
             if self._damaged(data):
                 self._error(400, "BadDigest")
                 return
-            self._store(data, upload.metadata, fault)
-            del self.server.owner.uploads[upload_id]
+            if not isinstance(fault, Ignore):
+                self._store(data, upload.metadata, fault)
+                del self.server.owner.uploads[upload_id]
         answer = (
             b"<CompleteMultipartUploadResult><ETag>&quot;etag-1&quot;</ETag></CompleteMultipartUploadResult>"
         )

@@ -250,25 +250,32 @@ def test_an_upload_that_is_begun_while_orphans_are_looked_for_is_none(
     assert [upload.upload_id for upload in listed()] == [begun]
 
 
-def test_orphans_are_given_up_unless_there_is_an_object(
-    s3: S3Access, redis_client: redis.Redis, tmp_path: Path
+@pytest.mark.parametrize("spares", [True, False])
+def test_orphans_are_given_up_and_no_object_with_them(
+    s3: S3Access, redis_client: redis.Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spares: bool
 ) -> None:
+    """Beside an object, only where it is whole and the store has shown that it does not take objects along."""
     store = open_store(s3.url, StoreOptions(s3_endpoint=s3.endpoint))
     assert isinstance(store, KeepsParts)
     notes = RedisNotes(redis_client, s3.url)
-    there = batch_key("run-1", 8)
+    there, strange = batch_key("run-1", 8), batch_key("run-1", 9)
     with s3.client() as client:
-        for key in (KEY, there, "run-1/mine.bin"):
+        for key in (KEY, there, strange, "run-1/mine.bin"):
             begun = client.create_multipart_upload(Bucket=s3.bucket, Key=f"{s3.prefix}/{key}")
             notes.save(key, note(begun["UploadId"]))
+        client.put_object(Bucket=s3.bucket, Key=f"{s3.prefix}/{strange}", Body=b"who knows")
     path = tmp_path / "file.bin"
     path.write_bytes(os.urandom(1000))
     store.put_file(there, path, size_bytes=1000, checksum=checksum_of(path.read_bytes()))
+    if not spares:
+        monkeypatch.setattr(store, "abort_spares_object", lambda: False)
     given_up = give_up(store, notes, now=time.time() + 7200, least_age_seconds=3600)
-    assert [upload.key for upload in given_up] == [KEY]
-    assert sorted(upload.key for upload in store.unfinished_uploads()) == [there, "run-1/mine.bin"]
+    left = [strange, "run-1/mine.bin"] if spares else [there, strange, "run-1/mine.bin"]
+    assert sorted(upload.key for upload in given_up) == ([KEY, there] if spares else [KEY])
+    assert sorted(upload.key for upload in store.unfinished_uploads()) == left
+    assert sorted(notes.all()) == left
     assert store.read(there) == path.read_bytes()
-    assert sorted(notes.all()) == [there, "run-1/mine.bin"]
+    assert [info.key for info in store.list("")] == [there, strange], "a trial left something"
 
 
 def test_an_upload_goes_on_in_another_process_through_redis(
