@@ -103,7 +103,9 @@ def _add_flags(command: argparse.ArgumentParser, name: str) -> None:
     command.add_argument("--json", action="store_true", help="print one JSON document in place of text")
     if name == "verify":
         command.add_argument(
-            "--deep", action="store_true", help="read every file and check every tensor's checksum"
+            "--deep",
+            action="store_true",
+            help="read every file and check every tensor's checksum, and the whole file's where the store tells it",
         )
     if name == "tidy":
         command.add_argument(

@@ -23,6 +23,7 @@ from hiddenfeed.errors import DataError, MissingObjectError
 from hiddenfeed.plan_file import PlannedBatch
 from hiddenfeed.run import RunDocument, StoredFile
 from hiddenfeed.store.base import ObjectInfo, Store
+from hiddenfeed.store.s3_judge import told_checksums
 from hiddenfeed.words import count_text
 
 #: A note lists the rows of one batch and a sentence; a larger object is something else.
@@ -131,16 +132,28 @@ def check_facts(document: RunDocument, stored: PlannedBatch, header: BatchHeader
 
 
 def check_object(store: Store, file: StoredFile) -> None:
-    """The object is there, of this size and, where the store keeps a comparable one, this checksum."""
+    """The object is there, of this size and, where it tells a comparable one, this checksum."""
     info = store.head(file.key)
     if info is None:
         raise DataError(f"{file.key} is missing")
     if info.size_bytes != file.size_bytes:
         raise DataError(f"{file.key} is {info.size_bytes} bytes long, not {file.size_bytes}")
-    if info.checksum is None or parse(info.checksum)[0] != parse(file.checksum)[0]:
-        return  # Reading the object whole would tell; that is what a deep verification does.
-    if info.checksum != file.checksum:
-        raise DataError(f"{file.key} has checksum {info.checksum} in the store, not {file.checksum}")
+    for told in stored_checksums(info):
+        comparable = parse(told)[0] == parse(file.checksum)[0]
+        # Else reading the object whole would tell; that is what a deep verification does.
+        if comparable and told != file.checksum:
+            raise DataError(f"{file.key} has checksum {told} in the store, not {file.checksum}")
+
+
+def stored_checksums(info: ObjectInfo) -> list[str]:
+    """The checksums that an object was stored with, as far as the store tells; raises DataError naming it if one is none."""
+    told = told_checksums(info)
+    try:
+        for checksum in told:
+            parse(checksum)
+    except DataError as error:
+        raise DataError(f"{info.key} was stored with an unusable checksum: {error}") from None
+    return told
 
 
 def read_whole(store: Store, file: StoredFile) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 import numpy as np
@@ -10,14 +10,14 @@ import numpy as np
 from hiddenfeed.batch_file import read_header, read_range
 from hiddenfeed.checksum import RunningChecksum, checksum_of, parse
 from hiddenfeed.errors import DataError
-from hiddenfeed.evidence import BatchEvidence, read_whole
+from hiddenfeed.evidence import BatchEvidence, read_whole, stored_checksums
 from hiddenfeed.index_file import INDEX_SCHEMA, QUARANTINE_SCHEMA
 from hiddenfeed.layout import complete_key, index_key, quarantine_key
 from hiddenfeed.parallel import map_bounded
 from hiddenfeed.plan_file import PlanFile, parse_table
 from hiddenfeed.proof import Evidence, Proof, collect, load_proof, proof_of
 from hiddenfeed.run import StoredFile
-from hiddenfeed.store.base import ObjectInfo, Store
+from hiddenfeed.store.base import Store
 
 #: Called with (what is looked at, how many are done, how many there are).
 Progress = Callable[[str, int, int], None]
@@ -42,8 +42,8 @@ def verify(
 ) -> Verification:
     """Prove the run anew from the store; with `deep` read every file and check every tensor's checksum.
 
-    Deep also compares the token ids and masks of every batch with the plan. Raises DataError with the
-    first thing that is wrong.
+    Deep also compares the whole file with the checksum that it was stored with, where the store tells one, and
+    the token ids and masks of every batch with the plan. Raises DataError with the first thing that is wrong.
     """
     report = progress or _silent
     evidence = collect(store, run_id, progress=lambda done, total: report("batches", done, total))
@@ -102,14 +102,31 @@ def _read_everything(store: Store, evidence: Evidence, report: Progress) -> int:
 
 
 def read_batch(store: Store, plan: PlanFile, batch: BatchEvidence) -> int:
-    """One batch file tensor by tensor; raises DataError naming file and tensor."""
-    info = ObjectInfo(key=batch.file.key, size_bytes=batch.file.size_bytes)
-    header, _ = read_header(store, info)
+    """One batch file tensor by tensor, and as a whole where the object tells its checksum.
+
+    Raises DataError naming the file, and the tensor if it is one. What the header says for people has no
+    checksum but that of the whole.
+    """
+    info = store.head(batch.file.key)
+    if info is None:
+        raise DataError(f"{batch.file.key} is missing")
+    header, raw = read_header(store, info)
+    wholes = {told: RunningChecksum(parse(told)[0]) for told in stored_checksums(info)}
+    for whole in wholes.values():
+        whole.update(raw)
     for place in header.layout.tensors:
         expected = header.checksums[place.name]
-        found = _checksum_of_range(store, info.key, place.start, place.size_bytes, parse(expected)[0])
-        if found != expected:
-            raise DataError(f"{info.key}: {place.name} has checksum {found}, and its header says {expected}")
+        tensor = RunningChecksum(parse(expected)[0])
+        for chunk in _chunks(store, info.key, place.start, place.size_bytes):
+            for running in (tensor, *wholes.values()):
+                running.update(chunk)
+        if tensor.value != expected:
+            raise DataError(
+                f"{info.key}: {place.name} has checksum {tensor.value}, and its header says {expected}"
+            )
+    for told, whole in wholes.items():
+        if whole.value != told:
+            raise DataError(f"{info.key} has checksum {whole.value}, and was stored with {told}")
     ids, mask = plan.tokens(batch.planned.batch_id)
     if batch.set_aside:
         rows = [sample.source_row for sample in batch.set_aside]
@@ -131,9 +148,14 @@ def _check_checksum(store: Store, file: StoredFile) -> int:
 
 def _checksum_of_range(store: Store, key: str, start: int, length: int, algorithm: str) -> str:
     running = RunningChecksum(algorithm)
-    for chunk in range(start, start + length, _CHUNK_BYTES):
-        running.update(read_range(store, key, chunk, min(_CHUNK_BYTES, start + length - chunk)))
+    for chunk in _chunks(store, key, start, length):
+        running.update(chunk)
     return running.value
+
+
+def _chunks(store: Store, key: str, start: int, length: int) -> Iterator[bytes]:
+    for chunk in range(start, start + length, _CHUNK_BYTES):
+        yield read_range(store, key, chunk, min(_CHUNK_BYTES, start + length - chunk))
 
 
 def _silent(what: str, done: int, total: int) -> None:

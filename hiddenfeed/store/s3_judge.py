@@ -42,9 +42,10 @@ def judge(found: ObjectInfo | None, size_bytes: int, checksum: str) -> Verdict:
     return Verdict.SAME if same else Verdict.OTHER
 
 
-def told_checksum(found: ObjectInfo) -> str | None:
-    """The checksum that the store keeps of an object, or the one that the object was meant to have; None if neither is told."""
-    return found.checksum or found.metadata.get(_DECLARED_CHECKSUM)
+def told_checksums(found: ObjectInfo) -> list[str]:
+    """The checksum that the store keeps of an object and the one that it was meant to have, as far as they are told."""
+    told = (found.checksum, found.metadata.get(_DECLARED_CHECKSUM))
+    return sorted({checksum for checksum in told if checksum is not None})
 
 
 def is_whole(found: ObjectInfo) -> bool:

@@ -10,15 +10,17 @@ import msgspec
 import numpy as np
 import pytest
 
-from hiddenfeed.checksum import checksum_of
+from hiddenfeed.checksum import ALGORITHM, CRC32, checksum_of
 from hiddenfeed.errors import DataError
 from hiddenfeed.index_file import encode_table, index_table
 from hiddenfeed.layout import complete_key, index_key, quarantine_key, tokens_key
 from hiddenfeed.plan_file import PlanFile
 from hiddenfeed.proof import Proof, finish, load_proof
 from hiddenfeed.run import StoredFile
+from hiddenfeed.store.base import ObjectInfo
 from hiddenfeed.store.directory import DirectoryStore
 from hiddenfeed.store.memory import MemoryStore
+from hiddenfeed.store.s3_judge import declared
 from hiddenfeed.verify import verify
 from tests.synthetic_run import SyntheticRun, encode_batch, synthetic_run
 
@@ -63,6 +65,46 @@ def test_only_reading_every_byte_shows_a_changed_one_in_a_folder(store: Director
     verify(store, RUN.run_id)
     with pytest.raises(DataError, match=f"{RUN.key(2)}: {tensor} has checksum .* and its header says"):
         verify(store, RUN.run_id, deep=True)
+
+
+class TellingStore(DirectoryStore):
+    """Tells what objects were stored with, as S3 does: its own checksum, or the one in their metadata."""
+
+    def __init__(self, root: Path, told: dict[str, ObjectInfo]) -> None:
+        super().__init__(root)
+        self._told = told
+
+    def head(self, key: str, *, checksum: bool = False) -> ObjectInfo | None:
+        return self._told.get(key) or super().head(key, checksum=checksum)
+
+
+@pytest.mark.parametrize("algorithm", [ALGORITHM, CRC32])
+@pytest.mark.parametrize("by", ["store", "metadata"])
+def test_a_changed_statistic_in_a_header_is_seen_where_the_object_tells_its_checksum(
+    store: DirectoryStore, by: str, algorithm: str
+) -> None:
+    """Nothing else speaks of it, as long as there is no complete.json."""
+    store.delete(complete_key(RUN.run_id))
+    key = RUN.key(2)
+    path, data = store.root / key, RUN.batch_file(2)
+    checksum = checksum_of(data, algorithm)
+    info = ObjectInfo(key=key, size_bytes=len(data), checksum=checksum if by == "store" else None)
+    if by == "metadata":
+        info = msgspec.structs.replace(info, metadata=declared(len(data), checksum))
+    telling = TellingStore(store.root, {key: info})
+    verify(telling, RUN.run_id, deep=True)
+    value = data.index(b'"guard.') + data[data.index(b'"guard.') :].index(b'":"') + 3
+    path.write_bytes(data[:value] + bytes([data[value] ^ 1]) + data[value + 1 :])
+    verify(store, RUN.run_id, deep=True)
+    with pytest.raises(DataError, match=f"^{key} has checksum"):
+        verify(telling, RUN.run_id, deep=True)
+
+
+def test_a_checksum_that_an_object_tells_and_is_none_is_named(store: DirectoryStore) -> None:
+    key = RUN.key(2)
+    info = ObjectInfo(key=key, size_bytes=len(RUN.batch_file(2)), metadata=declared(1, "crc99:?"))
+    with pytest.raises(DataError, match=f"^{key} was stored with an unusable checksum"):
+        verify(TellingStore(store.root, {key: info}), RUN.run_id)
 
 
 @pytest.mark.parametrize("tensor", ["input_ids", "loss_mask"])
