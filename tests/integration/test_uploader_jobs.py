@@ -27,7 +27,7 @@ from common.queues import (
 from common.run_state import read_progress
 from common.spool import Spool
 from common.worker import JobContext
-from hiddenfeed.errors import ConfigError
+from hiddenfeed.errors import ConfigError, TransientError
 from hiddenfeed.options import MIB, StoreOptions
 from hiddenfeed.store import PutOutcome, Store, open_store
 from hiddenfeed.store.memory import MemoryStore
@@ -267,6 +267,23 @@ def test_a_store_that_refuses_us_for_a_while_fails_no_job(redis_client: redis.Re
         wait_until(lambda: state(redis_client, request) == "finished")
     assert store.read(message.key) == DATA
     assert spool.files() == []
+
+
+def test_a_file_waits_for_a_folder_that_was_unmounted(
+    redis_client: redis.Redis, spool: Spool, tmp_path: Path
+) -> None:
+    root, message = tmp_path / "store", finished_file(spool, 7, DATA)
+    store = open_store(str(root))
+    store.check(create=True)
+    root.rename(tmp_path / "away")
+    root.mkdir()
+    with pytest.raises(TransientError, match="is another folder than before"):
+        upload(redis_client, store, spool, message)
+    assert [file.path for file in spool.files()] == [message.path]
+    assert list(root.iterdir()) == []
+    root.rmdir()
+    (tmp_path / "away").rename(root)
+    assert upload(redis_client, store, spool, message).outcome == "stored"
 
 
 def test_an_outage_burns_no_attempt_and_sends_all_files_when_it_ends(
