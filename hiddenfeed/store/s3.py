@@ -187,6 +187,10 @@ class S3Store:
                             began_at=entry["Initiated"].timestamp(),
                         )
 
+    def abort_spares_object(self) -> bool:
+        """See `KeepsParts.abort_spares_object`."""
+        return spares_objects(self._link)
+
     def abort_upload(self, key: str, upload_id: str) -> None:
         """See `KeepsParts.abort_upload`."""
         try:
@@ -198,10 +202,6 @@ class S3Store:
                 raise from_reply(error, self._place, f"give up an upload of {key}") from error
         except BotoCoreError as error:
             raise from_client(error, self._place, f"give up an upload of {key}") from error
-
-    def abort_spares_object(self) -> bool:
-        """See `KeepsParts.abort_spares_object`."""
-        return spares_objects(self._link)
 
     def _put(self, key: str) -> S3Put:
         return S3Put(self._link, check_key(key), self.head)

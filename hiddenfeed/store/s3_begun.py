@@ -63,7 +63,9 @@ class BegunUploads:
                 for entry in page.get("Parts", []):
                     value: Any = entry.get(field)
                     checksum = f"{algorithm}:{value}" if value else None
-                    part = Part(entry["PartNumber"], entry["Size"], entry["ETag"], checksum)
+                    if "PartNumber" not in entry or not entry.get("ETag"):
+                        continue  # of no use: it is sent again
+                    part = Part(entry["PartNumber"], entry.get("Size", 0), entry["ETag"], checksum)
                     found[part.number] = part
         except ClientError as error:
             if error_code(error) in NO_UPLOAD:
