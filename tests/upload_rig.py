@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from pathlib import Path
+
+import numpy as np
 
 from common.messages import BatchReport, ExtractBatch, UploadFile
 from common.settings.catalogue import SpoolSettings
 from common.spool import Spool
+from hiddenfeed.batch_file import BatchFacts, BatchLayout
 from hiddenfeed.checksum import checksum_of
 from hiddenfeed.layout import batch_key, tokens_key
+from tests.synthetic_run import encode_batch
 
 RUN = "run-1"
 MIB = 1024 * 1024
@@ -33,6 +38,25 @@ def batch(batch_id: int) -> ExtractBatch:
         tokens_total=30,
         longest=20,
     )
+
+
+def batch_bytes(batch_id: int, tokens: int = 3000) -> bytes:
+    """A whole file of a batch, a little above 1 kB a token: another one each time."""
+    facts = BatchFacts(
+        run_id=RUN,
+        batch_id=batch_id,
+        model="model",
+        model_revision=None,
+        taps=(1,),
+        final_norm="none",
+        dtype="float32",
+        hidden_size=256,
+        tokens=tokens,
+        samples=3,
+    )
+    layout = BatchLayout(facts)
+    body = {place.name: np.frombuffer(os.urandom(place.size_bytes), np.uint8) for place in layout.tensors}
+    return encode_batch(layout, body)
 
 
 def finished_file(spool: Spool, batch_id: int, data: bytes) -> UploadFile:

@@ -16,10 +16,11 @@ from common.run_state import note_stored
 from common.spool import Spool
 from common.worker.context import GiveBack, JobContext
 from hiddenfeed.errors import ConfigError, DataError, TransientError
-from hiddenfeed.store.base import Store
+from hiddenfeed.store.base import PutOutcome, Store
 from uploader.circuit import Circuit, Pass
 from uploader.decide import Ending, after_put, check_message, without_file
 from uploader.share import Share
+from uploader.standing import is_stored
 
 _log = get_logger("uploader")
 
@@ -109,10 +110,12 @@ class FileUploader:
             )
         except DataError as error:
             return self._without_file(message, str(error))
+        if outcome is PutOutcome.OTHER_WINS and not is_stored(self._store, message):
+            raise TransientError(f"{self._store.url}/{message.key} was there first, and is gone")
         return after_put(outcome)
 
     def _without_file(self, message: UploadFile, problem: str) -> Ending:
-        return without_file(problem, stored=self._store.head(message.key) is not None)
+        return without_file(problem, stored=is_stored(self._store, message))
 
     def _finish(
         self, message: UploadFile, ending: Ending, receipt: UploadReceipt, context: JobContext

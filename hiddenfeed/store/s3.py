@@ -75,10 +75,7 @@ class S3Store:
         info = _info(key, reply)
         if not checksum or info.checksum is not None:
             return info
-        running = RunningChecksum(ALGORITHM)
-        for block in self._stream(key, reply):
-            running.update(block)
-        return ObjectInfo(key=key, size_bytes=info.size_bytes, checksum=running.value, metadata=info.metadata)
+        return self._as_read(key, reply, ALGORITHM)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """See `Store.list`."""
@@ -204,7 +201,19 @@ class S3Store:
             raise from_client(error, self._place, f"give up an upload of {key}") from error
 
     def _put(self, key: str) -> S3Put:
-        return S3Put(self._link, check_key(key), self.head)
+        return S3Put(self._link, check_key(key), self.head, self._read_back)
+
+    def _read_back(self, key: str, algorithm: str) -> ObjectInfo | None:
+        """The object with the checksum of its bytes, read for that; None if there is none."""
+        reply = self._head_reply(key)
+        return None if reply is None else self._as_read(key, reply, algorithm)
+
+    def _as_read(self, key: str, reply: Any, algorithm: str) -> ObjectInfo:
+        running = RunningChecksum(algorithm)
+        for block in self._stream(key, reply):
+            running.update(block)
+        info = _info(key, reply)
+        return ObjectInfo(key=key, size_bytes=info.size_bytes, checksum=running.value, metadata=info.metadata)
 
     def _head_reply(self, key: str) -> Any | None:
         try:

@@ -160,6 +160,11 @@ class S3Link:
             digest.update(block)
         return {"ContentMD5": base64.b64encode(digest.digest()).decode()}
 
+    @property
+    def has_verified(self) -> bool:
+        """Whether the store is known to have compared what it acknowledged with the checksum that came with it."""
+        return self.options.s3_checksum == "md5" or bool(self._verifies)
+
     def verifies(self, size_bytes: int) -> bool:
         """Whether the store is known to refuse a body that is not what its checksum says.
 

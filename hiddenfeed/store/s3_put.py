@@ -7,6 +7,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from hiddenfeed.checksum import parse
 from hiddenfeed.errors import DataError, HiddenfeedError, TransientError
 from hiddenfeed.store.base import ObjectInfo, PutOutcome
 from hiddenfeed.store.s3_errors import (
@@ -35,8 +36,15 @@ def as_stream(body: VerifiedBody) -> IO[bytes]:
 class S3Put:
     """One put of one file or document under one key."""
 
-    def __init__(self, link: S3Link, key: str, head: Callable[[str], ObjectInfo | None]) -> None:
-        self.link, self.key, self._head = link, key, head
+    def __init__(
+        self,
+        link: S3Link,
+        key: str,
+        head: Callable[[str], ObjectInfo | None],
+        read_back: Callable[[str, str], ObjectInfo | None],
+    ) -> None:
+        """`head` looks at an object, `read_back` reads it for the checksum of an algorithm."""
+        self.link, self.key, self._head, self._read_back = link, key, head, read_back
         self.doing = f"store {key}"
         self.object: dict[str, Any] = {"Bucket": link.place.bucket, "Key": link.place.full_key(key)}
 
@@ -101,6 +109,10 @@ class S3Put:
     ) -> PutOutcome:
         """The outcome, given what the store holds now; a damaged object is removed so that it can be stored again."""
         verdict, endpoint = judge(found, size_bytes, checksum), self.link.place.endpoint
+        proven = found is not None and found.checksum == checksum
+        if verdict is Verdict.SAME and not proven and not (acknowledged and self.link.has_verified):
+            # What the object was meant to be is no proof of what it is: nobody has compared its bytes.
+            verdict = judge(self._read_back(self.key, parse(checksum)[0]), size_bytes, checksum)
         if verdict is Verdict.SAME:
             return PutOutcome.STORED if acknowledged else PutOutcome.ALREADY_THERE
         if verdict is Verdict.OTHER:

@@ -245,6 +245,26 @@ def test_without_checksums_the_file_is_verified_here(
 
 
 @pytest.mark.parametrize("data", [SMALL, DATA], ids=["one request", "parts"])
+@pytest.mark.parametrize("acknowledged", [True, False], ids=["on its way", "there before"])
+def test_where_the_store_tells_no_checksum_an_object_is_read_back(
+    server: ScriptedS3, tmp_path: Path, data: bytes, acknowledged: bool
+) -> None:
+    """What it was meant to be is in its metadata, and proves nothing of its bytes."""
+    server.lacks.add(Lack.CHECKSUMS)
+    store = opened(server, s3_checksum="off")
+    if acknowledged:
+        server.script("PutObject" if data is SMALL else "CompleteMultipartUpload", Corrupt())
+    else:
+        put(store, tmp_path, data)
+        server.objects[PLACE] = Stored(data[::-1], server.objects[PLACE].metadata)
+    with pytest.raises(TransientError, match="held other bytes than it was given; they were removed"):
+        put(store, tmp_path, data)
+    assert server.objects == {}
+    assert put(store, tmp_path, data) is PutOutcome.STORED
+    assert server.objects[PLACE].data == data
+
+
+@pytest.mark.parametrize("data", [SMALL, DATA], ids=["one request", "parts"])
 def test_without_conditions_a_look_keeps_the_first(server: ScriptedS3, tmp_path: Path, data: bytes) -> None:
     server.lacks.add(Lack.CONDITIONS)
     store = opened(server, s3_conditional_writes=False)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import boto3
 import msgspec
 import pytest
 import redis
@@ -30,14 +31,15 @@ from common.worker import JobContext
 from hiddenfeed.errors import ConfigError, TransientError
 from hiddenfeed.options import MIB, StoreOptions
 from hiddenfeed.store import PutOutcome, Store, open_store
+from hiddenfeed.store.directory import DirectoryStore
 from hiddenfeed.store.memory import MemoryStore
-from tests.upload_rig import RUN, finished_file, make_spool
+from tests.upload_rig import RUN, batch_bytes, finished_file, make_spool
 from tests.worker_rig import SETTINGS, make_worker, running, state, wait_until
 from uploader.circuit import FAILURES_OF_AN_OUTAGE, Circuit
 from uploader.upload import FileUploader
 
 QUEUE = upload_queue_name("default")
-DATA = os.urandom(3 * MIB)
+DATA = batch_bytes(7)
 
 
 @pytest.fixture
@@ -149,7 +151,7 @@ def test_a_second_extraction_of_the_batch_is_dropped(
     redis_client: redis.Redis, store: Store, spool: Spool
 ) -> None:
     upload(redis_client, store, spool, finished_file(spool, 7, DATA))
-    second = finished_file(spool, 7, DATA[::-1])
+    second = finished_file(spool, 7, batch_bytes(7))
     assert upload(redis_client, store, spool, second).outcome == "other-wins"
     assert store.read(second.key) == DATA
     assert spool.files() == []
@@ -160,6 +162,62 @@ def test_a_second_extraction_of_the_batch_is_dropped(
         [(1, 0), (1, 1)],
         [(1, 1), (1, 0)],
     )
+
+
+def _half(data: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+def _damaged(data: bytes) -> bytes:
+    return data[:-1] + bytes([data[-1] ^ 1])
+
+
+@pytest.mark.parametrize(
+    ("junk", "why"),
+    [
+        (b"junk", "only 4 bytes long"),
+        (b"<html>sign in</html>", "is no batch file"),
+        (_half(DATA), "its header says"),
+        (_damaged(batch_bytes(7)), "and its header makes"),
+        (batch_bytes(8), "it is batch 8 of run run-1"),
+    ],
+    ids=["a few bytes", "a page", "half of it", "a byte of it changed", "another batch"],
+)
+@pytest.mark.parametrize("gone", [False, True], ids=["file there", "file gone"])
+def test_what_is_no_batch_is_in_the_way_and_costs_no_file(
+    request: pytest.FixtureRequest,
+    redis_client: redis.Redis,
+    store: Store,
+    spool: Spool,
+    junk: bytes,
+    why: str,
+    gone: bool,
+) -> None:
+    """Somebody else's object: neither replaced nor taken for another extraction."""
+    message = finished_file(spool, 7, DATA)
+    _put_by_hand(request, store, message.key, junk)
+    if gone:
+        spool.resolve(message.path).unlink()
+    with pytest.raises(TransientError, match=f"is in the way.*{why}.*retry-failed run-1"):
+        upload(redis_client, store, spool, message)
+    assert store.read(message.key) == junk
+    assert len(spool.files()) == (not gone)
+    assert read_progress(redis_client, RUN).batches == 0
+    store.delete(message.key)
+    assert upload(redis_client, store, spool, message).outcome == ("sent-back" if gone else "stored")
+
+
+def _put_by_hand(request: pytest.FixtureRequest, store: Store, key: str, data: bytes) -> None:
+    """As other programs do: nothing of it says what it was meant to be."""
+    if isinstance(store, DirectoryStore):
+        path = store.root / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        return
+    access = request.getfixturevalue("s3")
+    bucket, _, prefix = access.url.removeprefix("s3://").partition("/")
+    client = boto3.client("s3", endpoint_url=access.endpoint, region_name="us-east-1")
+    client.put_object(Bucket=bucket, Key=f"{prefix}/{key}".lstrip("/"), Body=data)
 
 
 def flip(path: Path) -> None:
