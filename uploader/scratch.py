@@ -9,19 +9,22 @@ from contextlib import suppress
 from typing import Any, Literal
 
 import msgspec
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, ConnectTimeoutError, ReadTimeoutError
 
 from hiddenfeed.checksum import ALGORITHM, checksum_of, combine
-from hiddenfeed.errors import HiddenfeedError
+from hiddenfeed.errors import HiddenfeedError, TransientError
 from hiddenfeed.options import MIB, StoreOptions
 from hiddenfeed.store.s3_client import S3Place, make_client, object_arguments, parse_s3_url
 from hiddenfeed.store.s3_errors import error_code, from_client, from_reply
+from hiddenfeed.store.s3_foreign import needed
 
 Mark = Literal["works", "lacks", "FAILS"]
 
 #: No store takes smaller parts, but for the last.
 PART_BYTES = 5 * MIB
 LAST_PART_BYTES = 1000
+#: A store that keeps us waiting so often is away.
+_MOST_SILENCES = 2
 #: The field that carries a checksum.
 FIELD = f"Checksum{ALGORITHM.upper()}"
 
@@ -72,9 +75,13 @@ class Scratch:
         self.verifies = False
         self._extra = object_arguments(options)
         self._begun: list[tuple[str, str]] = []
+        self._silences = 0
 
     def attempt(self, what: str, trial: Callable[[], str], *, vital: bool = False) -> bool:
-        """Run one trial and note how it went; returns whether the store can do it. Without what is vital it is no use."""
+        """Run one trial and note how it went; returns whether the store can do it. Without what is vital it is no use.
+
+        Raises TransientError if the store has fallen silent, as it would for each trial that is left.
+        """
         try:
             finding = Finding(what, "works", trial())
         except Lacks as answer:
@@ -82,7 +89,13 @@ class Scratch:
         except ClientError as error:
             finding = _failed(what, from_reply(error, self.place, what), vital=vital)
         except BotoCoreError as error:
-            finding = _failed(what, from_client(error, self.place, what), vital=vital)
+            meaning = from_client(error, self.place, what)
+            self._silences += isinstance(error, ConnectTimeoutError | ReadTimeoutError)
+            if self._silences == _MOST_SILENCES:
+                raise meaning from error
+            finding = _failed(what, meaning, vital=vital)
+        except TransientError as error:
+            finding = _failed(what, error, vital=vital)
         self.report.add(finding)
         return finding.mark == "works"
 
@@ -112,7 +125,7 @@ class Scratch:
         if self.verifies:
             sums = {"ChecksumAlgorithm": ALGORITHM.upper(), "ChecksumType": "FULL_OBJECT"}
         begun = self.client.create_multipart_upload(**self.at(name), **self._extra, **sums)
-        upload_id = str(begun["UploadId"])
+        upload_id = str(needed(begun, "UploadId", self.place.endpoint, "begin an upload in parts"))
         self._begun.append((name, upload_id))
         return upload_id
 
@@ -122,7 +135,8 @@ class Scratch:
         reply = self.client.upload_part(
             **self.at(name), UploadId=upload_id, PartNumber=number, Body=data, **sums
         )
-        return {"PartNumber": number, "ETag": reply["ETag"], **sums}
+        etag = needed(reply, "ETag", self.place.endpoint, "upload a part")
+        return {"PartNumber": number, "ETag": etag, **sums}
 
     def upload(self, name: str, **complete: Any) -> str:
         """Upload two parts and complete them; returns the checksum of the whole."""

@@ -11,19 +11,20 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, ConnectTimeoutError, ReadTimeoutError
 
 from hiddenfeed.checksum import ALGORITHM, checksum_of
-from hiddenfeed.errors import HiddenfeedError
+from hiddenfeed.errors import ConfigError, HiddenfeedError
 from hiddenfeed.options import MIB, StoreOptions
 from hiddenfeed.store.s3_client import S3Place, make_client, parse_s3_url
 from hiddenfeed.store.s3_errors import DAMAGED, PRECONDITION_FAILED, error_code, from_client, from_reply
+from hiddenfeed.store.s3_foreign import check_list
 from uploader.scratch import FIELD, LAST_PART_BYTES, PART_BYTES, Finding, Lacks, Report, Scratch
 
 #: A single request takes this much at every store.
 _LARGEST_PUT_BYTES = 5 * 1024 * MIB
 #: A request of the doctor's is small: a store that needs longer is away.
-_PATIENCE_SECONDS = 20.0
+_PATIENCE_SECONDS = 10.0
 _UNVERIFIED = "a body with a wrong checksum was taken; files are verified here while they are read"
 _REPLACED = "an object was replaced; the uploader looks before and after each write instead"
 #: How stores refuse parts that do not make the whole that was announced.
@@ -33,9 +34,10 @@ _NOT_THE_WHOLE = DAMAGED | {"InvalidRequest", "InvalidPart"}
 def try_store(
     url: str, options: StoreOptions, say: Callable[[Finding], object] = lambda finding: None
 ) -> Report:
-    """Try everything, telling `say` of each finding; raises ConfigError and TransientError only where no trial can begin."""
+    """Try everything, telling `say` of each finding; raises ConfigError where no trial can begin, TransientError if the store is away."""
     quick = msgspec.structs.replace(
         options,
+        s3_connect_timeout_seconds=min(options.s3_connect_timeout_seconds, _PATIENCE_SECONDS),
         s3_read_timeout_seconds=min(options.s3_read_timeout_seconds, _PATIENCE_SECONDS),
         s3_max_attempts=min(options.s3_max_attempts, 2),
     )
@@ -59,9 +61,15 @@ def _reach(url: str, options: StoreOptions, report: Report) -> StoreOptions:
         bucket, prefix = parse_s3_url(url)
         place = S3Place(bucket=bucket, prefix=prefix, endpoint=endpoint)
         try:
-            client.list_objects_v2(Bucket=bucket, Prefix=place.full_key(""), MaxKeys=1)
+            found: Any = client.list_objects_v2(Bucket=bucket, Prefix=place.full_key(""), MaxKeys=1)
+            check_list(found, endpoint)
+        except ConfigError as error:
+            first = first or error
         except ClientError as error:
             first = first or from_reply(error, place, f"list {place.url}")
+        except (ConnectTimeoutError, ReadTimeoutError) as error:
+            first = first or from_client(error, place, f"list {place.url}")
+            break  # it is no faster under another name
         except BotoCoreError as error:
             first = first or from_client(error, place, f"list {place.url}")
         else:

@@ -20,6 +20,7 @@ from hiddenfeed.store.gate import RequestGate
 from hiddenfeed.store.s3_begun import BegunUploads, spares_objects
 from hiddenfeed.store.s3_client import parse_s3_url
 from hiddenfeed.store.s3_errors import NO_UPLOAD, NOT_FOUND, error_code, from_client, from_reply, translated
+from hiddenfeed.store.s3_foreign import check_list, needed
 from hiddenfeed.store.s3_link import S3Link
 from hiddenfeed.store.s3_multipart import MultipartPut
 from hiddenfeed.store.s3_put import S3Put
@@ -63,9 +64,10 @@ class S3Store:
     def check(self, *, create: bool = False) -> None:
         """See `Store.check`; `create` makes no difference, as a bucket is never created."""
         with translated(self._place, f"list {self.url}"):
-            self._client.list_objects_v2(
+            reply: Any = self._client.list_objects_v2(
                 Bucket=self._place.bucket, Prefix=self._place.full_key(""), MaxKeys=1
             )
+        check_list(reply, self._place.endpoint)
 
     def head(self, key: str, *, checksum: bool = False) -> ObjectInfo | None:
         """See `Store.head`."""
@@ -88,9 +90,11 @@ class S3Store:
         with translated(self._place, f"list {self.url}/{prefix}"):
             for page in pages:
                 for entry in page.get("Contents", []):
-                    if entry["Key"].endswith("/"):
+                    full_key = str(self._needed(entry, "Key", "list"))
+                    if full_key.endswith("/"):
                         continue  # what some tools leave in place of a folder
-                    yield ObjectInfo(key=entry["Key"][skip:], size_bytes=entry["Size"])
+                    size_bytes = self._needed(entry, "Size", f"list {full_key}")
+                    yield ObjectInfo(key=full_key[skip:], size_bytes=size_bytes)
 
     def folders(self) -> Iterator[str]:
         """See `Store.folders`."""
@@ -200,6 +204,9 @@ class S3Store:
         except BotoCoreError as error:
             raise from_client(error, self._place, f"give up an upload of {key}") from error
 
+    def _needed(self, reply: Any, field: str, doing: str) -> Any:
+        return needed(reply, field, self._place.endpoint, doing)
+
     def _put(self, key: str) -> S3Put:
         return S3Put(self._link, check_key(key), self.head, self._read_back)
 
@@ -217,7 +224,9 @@ class S3Store:
 
     def _head_reply(self, key: str) -> Any | None:
         try:
-            return self._link.head_object(self._place.full_key(check_key(key)))
+            reply = self._link.head_object(self._place.full_key(check_key(key)))
+            self._needed(reply, "ContentLength", f"look at {key}")
+            return reply
         except ClientError as error:
             if error_code(error) in NOT_FOUND:
                 return None
@@ -233,6 +242,7 @@ class S3Store:
 
     def _stream(self, key: str, reply: Any) -> Iterator[bytes]:
         """All bytes of the object that `reply` (a HEAD's) describes, going on where a connection broke off."""
+        etag = self._needed(reply, "ETag", f"read {key}")
         size, position, broken = int(reply["ContentLength"]), 0, 0
         while position < size:
             before, reason = position, None
@@ -241,7 +251,7 @@ class S3Store:
                     Bucket=self._place.bucket,
                     Key=self._place.full_key(key),
                     Range=f"bytes={position}-{size - 1}",
-                    IfMatch=reply["ETag"],
+                    IfMatch=etag,
                 )["Body"]
                 with closing(body):
                     for block in body.iter_chunks(_READ_BYTES):
@@ -287,5 +297,5 @@ def _info(key: str, reply: Any) -> ObjectInfo:
                 checksum = f"{algorithm}:{value}"
                 break
     # Some servers write the names their own way.
-    metadata = {name.lower(): value for name, value in reply["Metadata"].items()}
+    metadata = {name.lower(): value for name, value in reply.get("Metadata", {}).items()}
     return ObjectInfo(key=key, size_bytes=int(reply["ContentLength"]), checksum=checksum, metadata=metadata)

@@ -19,6 +19,7 @@ import msgspec
 from hiddenfeed.errors import ConfigError, DataError
 from hiddenfeed.layout import check_key
 from hiddenfeed.options import StoreOptions
+from hiddenfeed.store.s3_foreign import Parsers, leave_redirect
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -68,13 +69,15 @@ def parse_s3_url(url: str) -> tuple[str, str]:
 def make_client(options: StoreOptions) -> tuple[S3Client, str]:
     """(client, endpoint as shown to people); opens no connection.
 
-    Raises ConfigError if the profile is unknown or the endpoint is no URL.
+    Raises ConfigError if the profile is unknown, the endpoint is no URL or the region is empty.
     """
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError
 
     if options.s3_endpoint is not None:
         _check_endpoint(options.s3_endpoint)
+    if not options.s3_region.strip():
+        raise ConfigError("--s3-region is empty: name the bucket's region, or leave the setting out")
     if options.s3_ca_bundle is not None:
         _check_ca_bundle(options.s3_ca_bundle)
     if options.s3_kms_key is not None and not options.s3_encryption.startswith("aws:kms"):
@@ -94,7 +97,9 @@ def make_client(options: StoreOptions) -> tuple[S3Client, str]:
         parameter_validation=False,
     )
     try:
-        client = make_session(options).client(
+        session = make_session(options)
+        session._session.register_component("response_parser_factory", Parsers())
+        client = session.client(
             "s3",
             region_name=options.s3_region,
             endpoint_url=options.s3_endpoint,
@@ -163,6 +168,7 @@ def _shape(client: Any, options: StoreOptions) -> None:
     events = client.meta.events
     AUTH_TYPE_MAPS.setdefault(SIGNATURE, S3SigV4Auth)
     events.register_first("choose-signer.s3", _choose_signer)
+    events.register_first("needs-retry.s3", leave_redirect)
     if not options.s3_expect_continue:
 
         def no_expect(params: dict[str, Any], **details: object) -> None:

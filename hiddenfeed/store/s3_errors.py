@@ -19,8 +19,16 @@ from botocore.exceptions import (
 )
 from urllib3.util.ssl_match_hostname import CertificateError
 
-from hiddenfeed.errors import ConfigError, HiddenfeedError, MissingObjectError, PermanentError, TransientError
+from hiddenfeed.errors import ConfigError, HiddenfeedError, MissingObjectError, TransientError
 from hiddenfeed.store.s3_client import S3Place
+from hiddenfeed.store.s3_foreign import (
+    UnreadableReplyError,
+    by_status,
+    is_bare,
+    not_found,
+    phrase,
+    redirected,
+)
 
 PRECONDITION_FAILED = frozenset({"PreconditionFailed", "412"})
 #: Two conditional writes met; neither has won for sure.
@@ -32,6 +40,14 @@ DAMAGED = frozenset({"BadDigest", "InvalidDigest", "XAmzContentChecksumMismatch"
 EXPIRED = frozenset({"ExpiredToken", "TokenRefreshRequired", "RequestExpired"})
 NO_UPLOAD = frozenset({"NoSuchUpload"})
 NOT_FOUND = frozenset({"NoSuchKey", "NotFound", "404"})
+#: Operations that want an object to be there.
+_OF_AN_OBJECT = frozenset({"HeadObject", "GetObject", "DeleteObject", "AbortMultipartUpload"})
+#: Others than these keys may lie where they came from by now.
+_KEYS_REFUSED = EXPIRED | {"InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch"}
+#: What a HEAD says of keys, having no room for a reason.
+_KEYS_REFUSED_BARELY = frozenset({400, 401, 403})
+#: What OpenSSL makes of an answer that is not TLS.
+_NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE"})
 
 #: Error codes, the kind of error they are to us, and its sentence. The first that fits is taken.
 _MEANINGS: tuple[tuple[frozenset[str], type[HiddenfeedError], str], ...] = (
@@ -73,6 +89,12 @@ _MEANINGS: tuple[tuple[frozenset[str], type[HiddenfeedError], str], ...] = (
         ConfigError,
         "{endpoint} cannot {doing}: it lacks something that safe uploads need ({reason})",
     ),
+    (
+        frozenset({"EntityTooLarge", "MaxMessageLengthExceeded"}),
+        ConfigError,
+        "{endpoint} takes no request as large as that to {doing} ({reason}); "
+        "set --multipart-threshold-bytes and --multipart-part-bytes below its limit",
+    ),
     (NOT_FOUND, MissingObjectError, "{url}: could not {doing}: there is no such object"),
     # The file is verified by whoever meets this, so what hurt the bytes was the network.
     (
@@ -81,7 +103,7 @@ _MEANINGS: tuple[tuple[frozenset[str], type[HiddenfeedError], str], ...] = (
         "could not {doing}: the data arrived damaged or cut ({reason})",
     ),
     (
-        BUSY,
+        BUSY | {"TemporaryRedirect"},
         TransientError,
         "could not {doing}: {endpoint} is busy ({reason})",
     ),
@@ -92,6 +114,13 @@ _MEANINGS: tuple[tuple[frozenset[str], type[HiddenfeedError], str], ...] = (
 def error_code(error: ClientError) -> str:
     """S3's name of the error, or the HTTP status where a reply has no body (HEAD)."""
     return str(error.response.get("Error", {}).get("Code", "") or _status(error))
+
+
+def refuses_keys(reply: Any) -> bool:
+    """Whether a reply, as boto3 has taken it apart, is a refusal of the credentials, or may be one."""
+    code = str(reply.get("Error", {}).get("Code", ""))
+    status = reply.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return code in _KEYS_REFUSED or (is_bare(code) and status in _KEYS_REFUSED_BARELY)
 
 
 @contextmanager
@@ -114,6 +143,12 @@ def from_reply(error: ClientError, place: S3Place, doing: str) -> HiddenfeedErro
         return ConfigError(
             f"could not {doing}: the role cannot be assumed ({reason}); check --s3-role-arn, or the profile's role"
         )
+    bare = is_bare(code)
+    said = phrase(status) if bare else reason
+    if bare and 300 <= status < 400:
+        return redirected(error, place.endpoint, doing)
+    if code in NOT_FOUND and error.operation_name not in _OF_AN_OBJECT:
+        return not_found(said, place.endpoint, doing)
     for codes, kind, sentence in _MEANINGS:
         if code in codes:
             return kind(
@@ -121,9 +156,7 @@ def from_reply(error: ClientError, place: S3Place, doing: str) -> HiddenfeedErro
                     bucket=place.bucket, endpoint=place.endpoint, url=place.url, doing=doing, reason=reason
                 )
             )
-    if status >= 500 or status == 429:
-        return TransientError(f"could not {doing}: {place.endpoint} failed ({status} {reason})")
-    return PermanentError(f"could not {doing}: {place.endpoint} refused it ({status} {reason})")
+    return by_status(status, said if bare else f"{status} {said}", place.endpoint, doing, bare=bare)
 
 
 def from_client(error: BotoCoreError, place: S3Place, doing: str) -> HiddenfeedError:
@@ -134,6 +167,8 @@ def from_client(error: BotoCoreError, place: S3Place, doing: str) -> HiddenfeedE
         )
     if isinstance(error, ParamValidationError):
         return ConfigError(f"could not {doing}: {str(error).splitlines()[-1].strip()}")
+    if isinstance(error, UnreadableReplyError):
+        return TransientError(f"could not {doing}: {place.endpoint} sent no reply of S3's ({error})")
     distrust = _innermost(error)
     if isinstance(distrust, CertificateError):
         return ConfigError(
@@ -144,6 +179,11 @@ def from_client(error: BotoCoreError, place: S3Place, doing: str) -> HiddenfeedE
         return ConfigError(
             f"the certificate of {place.endpoint} is not trusted ({distrust.verify_message}); "
             "give the file of the CA that signed it with --s3-ca-bundle"
+        )
+    if isinstance(distrust, ssl.SSLError) and distrust.reason in _NO_TLS:
+        plain = place.endpoint.replace("https://", "http://", 1)
+        return ConfigError(
+            f"{place.endpoint} does not speak TLS ({_cause(error)}); if it speaks plain HTTP, set --s3-endpoint {plain}"
         )
     if isinstance(error, EndpointConnectionError | ConnectTimeoutError):
         return TransientError(f"S3 at {place.endpoint} is not reachable: {_cause(error)}")

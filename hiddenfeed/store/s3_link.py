@@ -18,7 +18,7 @@ from hiddenfeed.options import StoreOptions
 from hiddenfeed.store.base import UploadNotes
 from hiddenfeed.store.gate import RequestGate
 from hiddenfeed.store.s3_client import POOL_CONNECTIONS, S3Place, make_client, object_arguments
-from hiddenfeed.store.s3_errors import BUSY, DAMAGED, EXPIRED, error_code
+from hiddenfeed.store.s3_errors import BUSY, DAMAGED, error_code, refuses_keys
 from hiddenfeed.store.s3_look import QuickLook
 from hiddenfeed.store.s3_send import QuickSend
 from hiddenfeed.store.s3_wire import Wire
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 WORTH_ASKING_BYTES = 16 * 1024 * 1024
 #: A question that was not answered is asked again after this.
 _ASK_AGAIN_SECONDS = 60.0
-#: Expired credentials are looked for anew no more often than this.
+#: Credentials that are refused are looked for anew no more often than this.
 _RENEW_SECONDS = 5.0
 #: Operations that carry data.
 _CARRIERS = ("PutObject", "UploadPart")
@@ -72,7 +72,7 @@ class S3Link:
 
     @property
     def client(self) -> S3Client:
-        """boto3's client; a new one after the credentials have expired, as others may lie where they came from.
+        """boto3's client; a new one after the credentials were refused, as others may lie where they came from.
 
         boto3 renews what it knows to expire. It does not look again at keys in a file or in the
         environment, which a person or another program has to replace.
@@ -82,9 +82,7 @@ class S3Link:
                 if self._stale:
                     self._stale, self._renewed_at = False, time.monotonic()
                     self._client, _ = self._make_client()
-                    _log.info(
-                        "looked for credentials again, as those for %s have expired", self.place.endpoint
-                    )
+                    _log.info("looked for credentials again, as %s refused those in use", self.place.endpoint)
         return self._client
 
     def head_object(self, full_key: str) -> Any:
@@ -110,14 +108,14 @@ class S3Link:
         *,
         query: str = "",
     ) -> str:
-        """The ETag that the store answers a body with, from whoever sends it with less ado; see `QuickSend.put`.
+        """The ETag that the store answers a body with, "" without one, from whoever sends it with less ado; see `QuickSend.put`.
 
         Raises what boto3 raises, or what the body raises.
         """
         client = self.client
         quick = self._quick.get(operation)
         if quick is None:
-            return str(by_boto3(client)["ETag"])
+            return str(by_boto3(client).get("ETag", ""))
         return quick.put(full_key, body, own, lambda: by_boto3(client), query=query)
 
     def _make_client(self) -> tuple[S3Client, str]:
@@ -207,7 +205,7 @@ class S3Link:
             _log.info("%s did not tell whether it verifies: %s", self.place.endpoint, error)
 
     def _watch_credentials(self, parsed_response: Any, **details: object) -> None:
-        if (parsed_response or {}).get("Error", {}).get("Code", "") in EXPIRED:
+        if refuses_keys(parsed_response or {}):
             self._stale = True
 
     def _watch(self, response_dict: Any, parsed_response: Any, **details: object) -> None:

@@ -56,7 +56,7 @@ class QuickLook:
             reply.status == HTTPStatus.NOT_FOUND
         ):  # the first look at a large file's key finds nothing, as a rule
             raise ClientError(_MISSING, "HeadObject")
-        if reply.status != HTTPStatus.OK or "content-length" not in reply.headers:
+        if reply.status != HTTPStatus.OK or not reply.headers.get("content-length", "").isdigit():
             return None
         answer: dict[str, Any] = {"ContentLength": int(reply.headers["content-length"]), "Metadata": {}}
         for name, value in reply.headers.items():

@@ -17,6 +17,7 @@ from hiddenfeed.errors import DataError, HiddenfeedError, TransientError
 from hiddenfeed.store.base import ObjectInfo, PutOutcome, UploadNote
 from hiddenfeed.store.s3_begun import BegunUploads, Part
 from hiddenfeed.store.s3_errors import DAMAGED, NO_UPLOAD, error_code, translated
+from hiddenfeed.store.s3_foreign import needed
 from hiddenfeed.store.s3_judge import Verdict, declared, judge
 from hiddenfeed.store.s3_put import S3Put, as_stream
 from hiddenfeed.store.s3_send import own_headers
@@ -85,14 +86,13 @@ class MultipartPut:
         if link.options.s3_checksum == "header":
             integrity = {"ChecksumAlgorithm": self._source.algorithm.upper(), "ChecksumType": "FULL_OBJECT"}
         with translated(link.place, self._put.doing):
-            upload_id = str(
-                link.client.create_multipart_upload(
-                    **self._put.object,
-                    **link.object_arguments,
-                    **integrity,  # type: ignore[arg-type]
-                    Metadata=self._metadata,
-                )["UploadId"]
+            begun: Any = link.client.create_multipart_upload(
+                **self._put.object,
+                **link.object_arguments,
+                **integrity,  # type: ignore[arg-type]
+                Metadata=self._metadata,
             )
+        upload_id = str(needed(begun, "UploadId", link.place.endpoint, self._put.doing))
         if link.notes is not None:
             note = UploadNote(
                 upload_id=upload_id,
@@ -201,7 +201,7 @@ class MultipartPut:
                 ContentLength=len(body),
             )
 
-        return self._link.send(
+        etag = self._link.send(
             "UploadPart",
             self._put.object["Key"],
             body,
@@ -209,6 +209,7 @@ class MultipartPut:
             by_boto3,
             query=f"partNumber={number}&uploadId={quote(upload_id, safe='-._~')}",
         )
+        return str(needed({"ETag": etag}, "ETag", self._link.place.endpoint, self._put.doing))
 
     def _note_refusal(self, upload_id: str, code: str, *, bare: bool) -> None:
         """Learn from a part that the store did not take. Raises DataError if the file is why."""

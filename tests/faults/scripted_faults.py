@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 
 
@@ -13,6 +14,15 @@ class Fail:
 
     status: int
     code: str
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """Read the request and answer like something that is no S3 server: this and no more."""
+
+    status: int
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -100,6 +110,7 @@ class Well:
 
 Fault = (
     Fail
+    | Foreign
     | CutBody
     | CutReply
     | LoseReply

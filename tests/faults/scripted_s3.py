@@ -29,6 +29,7 @@ from tests.faults.scripted_faults import (
     CutReply,
     Fail,
     Fault,
+    Foreign,
     Forget,
     Hang,
     Hold,
@@ -239,6 +240,9 @@ class _Handler(BaseHTTPRequestHandler):
         if isinstance(fault, Fail):
             self._error(fault.status, fault.code)
             return
+        if isinstance(fault, Foreign):
+            self._foreign(fault)
+            return
         if (Lack.HOSTS if self._by_host() else Lack.PATHS) in owner.lacks:
             self._error(404, "NoSuchBucket")
             return
@@ -285,6 +289,14 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if self.command != "HEAD":
             self.wfile.write(body)
+
+    def _foreign(self, fault: Foreign) -> None:
+        self.send_response(fault.status)
+        for name, value in {"Content-Length": str(len(fault.body)), **fault.headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(fault.body)
 
     def _error(self, status: int, code: str) -> None:
         self._reply(status, f"<Error><Code>{code}</Code><Message>as scripted</Message></Error>".encode())
@@ -413,7 +425,7 @@ class _Handler(BaseHTTPRequestHandler):
             for key, stored in sorted(self.server.owner.objects.items())
             if key.startswith(prefix)
         )
-        self._reply(200, f"<ListBucketResult>{entries}</ListBucketResult>".encode(), fault)
+        self._reply(200, f"<ListBucketResult><Name>bucket</Name>{entries}</ListBucketResult>".encode(), fault)
 
     def _ListParts(self, body: bytes, fault: Fault) -> None:  # noqa: N802
         owner = self.server.owner

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from hiddenfeed.errors import ConfigError
+from hiddenfeed.errors import ConfigError, TransientError
 from hiddenfeed.options import StoreOptions
 from tests.conftest import S3Access
-from tests.faults.scripted_faults import Corrupt, Fail, Lack
+from tests.faults.scripted_faults import Corrupt, Fail, Foreign, Hang, Lack
 from tests.faults.scripted_s3 import ScriptedS3
 from tests.local_names import resolve_local_names
 from uploader.doctor import doctor_command
@@ -125,3 +125,49 @@ def test_where_nothing_can_be_tried_it_is_one_sentence(
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     with pytest.raises(ConfigError, match="no credentials"):
         try_store(s3.url, s3.options)
+
+
+def asked(capsys: pytest.CaptureFixture[str], endpoint: str, *flags: str) -> tuple[int, str]:
+    """(exit code, the one line of error) of a doctor that can try nothing."""
+    code = doctor_command().run(["--store", "s3://bucket/runs", "--s3-endpoint", endpoint, *flags])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    return code, line
+
+
+def test_what_is_no_s3_server_is_said_to_be_none(
+    scripted: ScriptedS3, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scripted.always("ListObjects", Foreign(200, b"<html><body>welcome</body></html>"))
+    code, line = asked(capsys, scripted.endpoint)
+    assert (code, "does not answer like an S3 server" in line) == (2, True)
+    scripted.always("ListObjects", Foreign(302, b"", {"Location": "/login"}))
+    code, line = asked(capsys, scripted.endpoint)
+    assert (code, "redirects to /login, " in line) == (2, True)
+    scripted.always("ListObjects", Foreign(404, b"<html><br>"))
+    code, line = asked(capsys, scripted.endpoint)
+    assert (code, "answers 404 Not Found; it may be no S3 server" in line) == (2, True)
+    code, line = asked(capsys, scripted.endpoint.replace("http:", "https:"))
+    assert (code, f"set --s3-endpoint {scripted.endpoint}" in line) == (2, True)
+    code, line = asked(capsys, scripted.endpoint, "--s3-region", "")
+    assert (code, "--s3-region is empty" in line) == (2, True)
+
+
+def test_a_store_that_never_answers_is_asked_in_one_way_only(
+    scripted: ScriptedS3, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scripted.always("ListObjects", Hang())
+    code, line = asked(
+        capsys, scripted.endpoint, "--s3-read-timeout-seconds", "0.2", "--s3-max-attempts", "1"
+    )
+    assert (code, "did not answer in time" in line) == (75, True)
+    assert scripted.log == ["ListObjects"]
+
+
+def test_a_store_that_falls_silent_is_not_waited_for_in_each_trial(scripted: ScriptedS3) -> None:
+    for operation in ("HeadObject", "CreateMultipartUpload", "DeleteObject"):
+        scripted.always(operation, Hang())
+    options = StoreOptions(s3_endpoint=scripted.endpoint, s3_read_timeout_seconds=0.3, s3_max_attempts=1)
+    with pytest.raises(TransientError, match="did not answer in time"):
+        try_store("s3://bucket/runs", options)
+    assert scripted.log.count("HeadObject") + scripted.log.count("CreateMultipartUpload") == 2
