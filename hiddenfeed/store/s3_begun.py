@@ -13,6 +13,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from hiddenfeed.errors import HiddenfeedError
 from hiddenfeed.store.base import UploadNote
 from hiddenfeed.store.s3_errors import NO_UPLOAD, error_code
+from hiddenfeed.store.s3_foreign import needed
 from hiddenfeed.store.s3_link import S3Link
 from hiddenfeed.store.s3_put import S3Put
 
@@ -108,14 +109,15 @@ def spares_objects(link: S3Link) -> bool:
     }
     client = link.client
     try:
-        upload_id = client.create_multipart_upload(**key, **link.object_arguments)["UploadId"]
+        begun: Any = client.create_multipart_upload(**key, **link.object_arguments)
+        upload_id = str(needed(begun, "UploadId", link.place.endpoint, "begin an upload in parts"))
         try:
             client.upload_part(**key, UploadId=upload_id, PartNumber=1, Body=b"part")
             client.put_object(**key, **link.object_arguments, Body=b"object")
         finally:
             client.abort_multipart_upload(**key, UploadId=upload_id)
         client.head_object(**key)
-    except (ClientError, BotoCoreError) as error:
+    except (ClientError, BotoCoreError, HiddenfeedError) as error:
         _log.info("giving up parts at %s may harm an object: %s", link.place.endpoint, error)
         return False
     finally:

@@ -33,6 +33,8 @@ from hiddenfeed.options import MIB, StoreOptions
 from hiddenfeed.store import PutOutcome, Store, open_store
 from hiddenfeed.store.directory import DirectoryStore
 from hiddenfeed.store.memory import MemoryStore
+from tests.faults.scripted_faults import Foreign, Well
+from tests.faults.scripted_s3 import ScriptedS3
 from tests.upload_rig import RUN, batch_bytes, finished_file, make_spool
 from tests.worker_rig import SETTINGS, make_worker, running, state, wait_until
 from uploader.circuit import FAILURES_OF_AN_OUTAGE, Circuit
@@ -342,6 +344,32 @@ def test_a_file_waits_for_a_folder_that_was_unmounted(
     root.rmdir()
     (tmp_path / "away").rename(root)
     assert upload(redis_client, store, spool, message).outcome == "stored"
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [Foreign(302, b"", {"Location": "/login"}), Foreign(404, b"<html><br>")],
+    ids=["redirect", "page"],
+)
+def test_what_answers_in_the_stores_place_for_a_while_fails_no_job(
+    redis_client: redis.Redis, spool: Spool, monkeypatch: pytest.MonkeyPatch, fault: Foreign
+) -> None:
+    monkeypatch.setattr("uploader.circuit.FIRST_PAUSE_SECONDS", 0.1)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    message = finished_file(spool, 7, b"data")
+    request = upload_request(message)
+    enqueue(redis_client, [request], SETTINGS)
+    with ScriptedS3() as server:
+        server.always("PutObject", fault)
+        store = open_store("s3://bucket/runs", StoreOptions(s3_endpoint=server.endpoint))
+        with uploading(redis_client, store, spool):
+            wait_until(lambda: server.log.count("PutObject") > FAILURES_OF_AN_OUTAGE)
+            assert [file.path for file in spool.files()] == [message.path]
+            server.always("PutObject", Well())
+            wait_until(lambda: state(redis_client, request) == "finished")
+        assert server.objects[f"runs/{message.key}"].data == b"data"
+    assert spool.files() == []
 
 
 def test_an_outage_burns_no_attempt_and_sends_all_files_when_it_ends(
