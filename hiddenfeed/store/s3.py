@@ -108,7 +108,7 @@ class S3Store:
         with translated(self._place, f"list {self.url}"):
             for page in pages:
                 for entry in page.get("CommonPrefixes", []):
-                    yield entry["Prefix"][len(root) :].rstrip("/")
+                    yield str(self._needed(entry, "Prefix", "list")).removeprefix(root).rstrip("/")
 
     def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         """See `Store.read`."""
@@ -181,11 +181,12 @@ class S3Store:
         with translated(self._place, f"list unfinished uploads of {self.url}"):
             for page in pages:
                 for entry in page.get("Uploads", []):
-                    if entry["Key"].startswith(root):
+                    key, doing = str(entry.get("Key", "")), "list unfinished uploads"
+                    if key.startswith(root):
                         yield UnfinishedUpload(
-                            key=entry["Key"][len(root) :],
-                            upload_id=entry["UploadId"],
-                            began_at=entry["Initiated"].timestamp(),
+                            key=key[len(root) :],
+                            upload_id=self._needed(entry, "UploadId", doing),
+                            began_at=self._needed(entry, "Initiated", doing).timestamp(),
                         )
 
     def abort_spares_object(self) -> bool:

@@ -285,3 +285,11 @@ def test_tls_to_a_server_without_it_names_the_other_address(server: ScriptedS3) 
     options = StoreOptions(s3_endpoint=endpoint, s3_max_attempts=1)
     with pytest.raises(ConfigError, match=f"does not speak TLS .* set --s3-endpoint {server.endpoint}$"):
         open_store("s3://bucket/x", options).check()
+
+
+def test_an_unfinished_upload_that_lacks_something_is_transient(server: ScriptedS3) -> None:
+    listed = b"<ListMultipartUploadsResult><Upload><Key>runs/a</Key></Upload></ListMultipartUploadsResult>"
+    server.always("ListMultipartUploads", Foreign(200, listed))
+    store: Any = opened(server)
+    with pytest.raises(TransientError, match="without UploadId"):
+        list(store.unfinished_uploads())
