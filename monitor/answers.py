@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hiddenfeed.words import count_text, duration_text, size_rate_text, size_text
+from monitor.problems import unserved
 from monitor.views import Answer, ProcessView, RunView, SpoolView, UploadQueueView, left_text
 from monitor.words import share
 
@@ -45,8 +46,8 @@ def answers(
     going = [run for run in runs if run.state not in _OVER]
     return (
         _busy(runs, going, processes),
-        _upload(going, uploads),
-        _done(runs, going),
+        _upload(going, uploads, processes),
+        _done(runs, going, stuck=bool(unserved(uploads, processes))),
         _wrong(problems, runs, uploads),
         _disk(spool, processes),
     )
@@ -109,7 +110,9 @@ def _why(failing: Sequence[RunView] | Sequence[UploadQueueView]) -> str:
     return f" ({reasons[0]})" if reasons else ""
 
 
-def _upload(going: Sequence[RunView], uploads: Sequence[UploadQueueView]) -> Answer:
+def _upload(
+    going: Sequence[RunView], uploads: Sequence[UploadQueueView], processes: Sequence[ProcessView]
+) -> Answer:
     waiting = sum(queue.queued + queue.started + queue.retrying for queue in uploads)
     retrying = sum(queue.retrying for queue in uploads)
     failed = sum(queue.failed for queue in uploads)
@@ -135,10 +138,13 @@ def _upload(going: Sequence[RunView], uploads: Sequence[UploadQueueView]) -> Ans
         verdict, brief = "warn", "trying again"
     if failed:
         verdict, brief = "bad", f"{count_text(failed, 'file')} failed"
+    if unserved(uploads, processes):
+        verdict, brief = "bad", "no uploader"
+        text += "; no uploader is there to take them"
     return _answer("upload", verdict, brief, text)
 
 
-def _done(runs: Sequence[RunView], going: Sequence[RunView]) -> Answer:
+def _done(runs: Sequence[RunView], going: Sequence[RunView], *, stuck: bool) -> Answer:
     if not runs:
         return _answer("done", "unknown", "no runs yet", "no runs yet")
     if not going:
@@ -147,6 +153,10 @@ def _done(runs: Sequence[RunView], going: Sequence[RunView]) -> Answer:
     run = next((run for run in going if run.remaining_seconds is not None), going[0])
     text = f"{run.run_id}: {share(run.done, 1)}" if len(going) > 1 else share(run.done, 1)
     if left := left_text(run):
+        if stuck:
+            return _answer(
+                "done", "bad", "waits for uploads", f"{text}, {left} once files are uploaded again"
+            )
         return _answer("done", "good", f"about {duration_text(run.remaining_seconds)}", f"{text}, {left}")
     verdict = {"stalled": "bad", "paused": "warn"}.get(run.state, "unknown")
     brief = {"stalled": "standing still", "paused": "paused"}.get(run.state, "not known yet")

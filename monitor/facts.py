@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,9 +12,11 @@ import redis
 from common.queues import upload_queue_name
 from common.redis_client import address_of, translated
 from common.settings.catalogue import SpoolSettings
+from common.settings.live import live_settings
+from common.settings.resolve import parse_value
 from common.spool import Spool, SpoolUsage, kept_name
 from common.worker.presence import WorkerInfo
-from hiddenfeed.errors import HiddenfeedError, PermanentError
+from hiddenfeed.errors import ConfigError, HiddenfeedError, PermanentError
 from hiddenfeed.layout import complete_key
 from hiddenfeed.store.base import Store
 from monitor.reading import QueueFacts, RunFacts, read_redis
@@ -75,13 +78,26 @@ def _with_redis(facts: Facts, client: redis.Redis) -> Facts:
     try:
         with translated(client):
             found = read_redis(client, facts.upload_queue)
-            return msgspec.structs.replace(facts, **msgspec.structs.asdict(found))
+            seen = msgspec.structs.replace(facts, **msgspec.structs.asdict(found))
+            return msgspec.structs.replace(seen, spool=_with_live_cap(seen.spool, found.live))
     except HiddenfeedError as error:
         return msgspec.structs.replace(facts, redis_error=str(error), exit_code=error.exit_code)
     except redis.RedisError as error:
         # Another program's keys under our names, or commands that this server does not have.
         reason = f"Redis at {address_of(client)} does not hold what we expect: {error}"
         return msgspec.structs.replace(facts, redis_error=reason, exit_code=PermanentError.exit_code)
+
+
+def _with_live_cap(spool: SpoolUsage | None, live: Mapping[str, str]) -> SpoolUsage | None:
+    """The spool with the cap that workers go by: what is set in the running fleet counts more than this process's own."""
+    name = "spool_cap_bytes"
+    if spool is None or name not in live:
+        return spool
+    try:
+        cap = parse_value(live_settings()[name], live[name], f"live setting {name}")
+    except ConfigError:
+        return spool  # as the workers take it
+    return msgspec.structs.replace(spool, cap_bytes=cap)
 
 
 def _read_spool(settings: SpoolSettings) -> SpoolUsage | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hiddenfeed.words import count_text
 from monitor.facts import Facts
 from monitor.views import ProcessView, RunView, SpoolView, UploadQueueView
@@ -12,6 +14,17 @@ _NEARLY_FULL = 0.9
 _CANNOT_SERVE = "cannot serve "
 #: Processes with the same trouble that are named.
 _MOST_NAMED = 5
+
+
+def unserved(
+    uploads: Sequence[UploadQueueView], processes: Sequence[ProcessView]
+) -> list[tuple[UploadQueueView, int]]:
+    """Queues of uploads that no living uploader takes from, each with the files that wait in it."""
+    living = [each for each in processes if each.role == "uploader" and each.state != "silent"]
+    served = {each.queue for each in living}
+    # One that looks for work has no queue yet.
+    waiting = [(queue, queue.queued + queue.started + queue.retrying) for queue in uploads]
+    return [(queue, count) for queue, count in waiting if count and not served & {queue.name, ""}]
 
 
 def problems_of(
@@ -46,6 +59,8 @@ def problems_of(
             found.append(
                 f"Redis says that {run.run_id} is complete, and {facts.store} holds no proof of it: is --store the right one?"
             )
+    for queue, waiting in unserved(uploads, processes):
+        found.append(f"no uploader takes from {queue.name}: {count_text(waiting, 'file')} waiting")
     for queue in uploads:
         if queue.failed:
             found.append(

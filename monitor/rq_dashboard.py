@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import argparse
 import hmac
+import html
 import ipaddress
+import json
 import logging
 import signal
 import sys
@@ -150,10 +152,21 @@ def _logged_in(settings: DashboardSettings, password: str) -> bool:
 
 
 def _add_headers(response: Any) -> Any:
-    """A page of ours in a frame of another site could be clicked unseen."""
+    """A page of ours in a frame of another site could be clicked unseen; and its scripts put texts into pages as they are."""
+    if response.is_json:
+        response.set_data(json.dumps(_escaped(response.get_json())))
     response.headers["X-Frame-Options"] = "DENY"
     response.headers["X-Content-Type-Options"] = "nosniff"
     return response
+
+
+def _escaped(value: Any) -> Any:
+    """The same with every text as HTML: an error or a name that quotes some must not run in the page."""
+    if isinstance(value, str):
+        return html.escape(value)
+    if isinstance(value, dict):
+        return {html.escape(str(key)): _escaped(each) for key, each in value.items()}
+    return [_escaped(each) for each in value] if isinstance(value, list) else value
 
 
 def _explain(error: Exception) -> ResponseReturnValue:

@@ -121,6 +121,18 @@ def test_it_shows_queues_jobs_and_workers_by_readable_names(
         assert dashboard.get(asset)[0] == 200
 
 
+def test_texts_of_jobs_and_queues_are_no_html(dashboard: Dashboard, redis_client: redis.Redis) -> None:
+    """Its scripts put what they get into the page as it is."""
+    request = msgspec.structs.replace(work(1), description="<img src=x onerror=run()>")
+    enqueue(redis_client, [request], SETTINGS)
+    redis_client.sadd("rq:queues", "rq:queue:<b>q</b>")
+    for path in (f"/0/data/job/{request.job_id}.json", f"/0/data/jobs/{QUEUE}/queued/8/asc/1.json"):
+        data = dashboard.get(path)[1]
+        assert "&lt;img src=x onerror=run()&gt;" in data
+        assert "<img" not in data
+    assert "&lt;b&gt;q&lt;/b&gt;" in dashboard.get("/0/data/queues.json")[1]
+
+
 def test_nothing_is_ever_unpickled(dashboard: Dashboard, redis_client: redis.Redis, tmp_path: Path) -> None:
     mark = tmp_path / "unpickled"
     bomb = pickle.dumps(Bomb(mark))

@@ -34,8 +34,10 @@ from common.queues import (
 from common.rq_keys import JobField, job_key, queue_key, scheduled_key
 from common.run_state import RunRecord, note_stored, register_run
 from common.settings.catalogue import QueueSettings, SpoolSettings
+from common.settings.live import clear_live, set_live
 from common.worker.presence import Presence
 from hiddenfeed.layout import batch_key, complete_key, tokens_key
+from hiddenfeed.options import MIB
 from hiddenfeed.store import ObjectInfo, open_store
 from hiddenfeed.store.memory import MemoryStore
 from monitor.facts import read_facts
@@ -148,6 +150,22 @@ def _served(process: subprocess.Popen[str]) -> str:
     return match[0]
 
 
+def test_the_spool_is_held_against_the_cap_that_workers_go_by(
+    redis_client: redis.Redis, tmp_path: Path
+) -> None:
+    settings = SpoolSettings(spool="default", spool_dir=str(tmp_path), spool_cap_bytes=900 * MIB)
+    set_live(redis_client, {"spool_cap_bytes": "12MiB"})
+    try:
+        spool = read_facts(redis_client, settings, 45.0, None).spool
+    finally:
+        clear_live(redis_client, ["spool_cap_bytes"])
+    assert spool is not None
+    assert spool.cap_bytes == 12 * MIB
+    spool = read_facts(redis_client, settings, 45.0, None).spool
+    assert spool is not None
+    assert spool.cap_bytes == 900 * MIB
+
+
 def test_snapshot_of_a_run_in_redis_and_store(seen_run: redis.Redis, tmp_path: Path) -> None:
     before = {key: seen_run.dump(key) for key in seen_run.scan_iter()}
     settings = SpoolSettings(spool_dir=str(tmp_path / "spool"))
@@ -164,7 +182,7 @@ def test_snapshot_of_a_run_in_redis_and_store(seen_run: redis.Redis, tmp_path: P
     assert [(process.state, process.waits_for) for process in snapshot.processes] == [
         ("waiting", "the spool is full")
     ]
-    assert snapshot.problems == ()
+    assert snapshot.problems == ("no uploader takes from upload-default: 1 file waiting",)
     assert [queue.retries for queue in snapshot.uploads] == [()]
     # Reading changes nothing.
     assert {key: seen_run.dump(key) for key in seen_run.scan_iter()} == before

@@ -115,6 +115,21 @@ def test_what_is_tried_again_is_said_with_its_reason() -> None:
     assert (found.verdict, found.text) == ("warn", f"1 file to be tried again ({why})")
 
 
+def test_files_that_nobody_uploads() -> None:
+    workers = (worker("gpu_worker-h-1"), worker("uploader-h-3", "uploader"))
+    silent = worker("uploader-h-3", "uploader", last_heartbeat=NOW - 60)
+    elsewhere = worker("uploader-h-3", "uploader", queue="upload-other")
+    for there in ((workers[0],), (workers[0], silent), (workers[0], elsewhere)):
+        facts = scene(workers=there)
+        found = _answers(facts)
+        assert (found["upload"].verdict, found["upload"].brief) == ("bad", "no uploader")
+        assert (found["done"].verdict, found["done"].brief) == ("bad", "waits for uploads")
+        assert "no uploader takes from upload-default: 5 files waiting" in _look(facts).problems
+    looking = worker("uploader-h-4", "uploader", queue=None)
+    for facts in (scene(workers=workers), scene(workers=(looking,)), scene(workers=(), uploads=())):
+        assert not any("uploader" in problem for problem in _look(facts).problems)
+
+
 def test_whether_upload_keeps_up_is_not_known_before_anybody_has_watched() -> None:
     found = _answers(_with_run(recent=()))["upload"]
     assert (found.verdict, found.brief, found.text) == ("unknown", "not known yet", "5 files on the way")
