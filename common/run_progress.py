@@ -5,6 +5,7 @@ For display only; the proof of completeness never looks here. Imported through `
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
@@ -291,10 +292,20 @@ def _numbers(kind: type[msgspec.Struct], raw: Mapping[str, str]) -> dict[str, An
     return converted
 
 
+def _finite(value: str) -> float:
+    if not math.isfinite(number := float(value)):
+        raise ValueError(f"{value} is no amount")
+    return number
+
+
 @cache
 def _converters(kind: type[msgspec.Struct]) -> dict[str, Callable[[str], Any]]:
     """Of the fields that hold a text or a number; looked up once, because a fleet has thousands of rows."""
-    by_type: dict[Any, Callable[[str], Any]] = {int: lambda value: int(float(value)), float: float, str: str}
+    by_type: dict[Any, Callable[[str], Any]] = {
+        int: lambda value: int(float(value)),
+        float: _finite,
+        str: str,
+    }
     return {
         field.name: by_type[field.type] for field in msgspec.structs.fields(kind) if field.type in by_type
     }

@@ -23,7 +23,8 @@ from common.run_progress import (
     progress_keys,
     read_progress,
 )
-from hiddenfeed.errors import ConfigError
+from hiddenfeed.errors import ConfigError, DataError
+from hiddenfeed.layout import check_run_id
 
 RunStateName = Literal["active", "paused", "cancelled", "complete"]
 
@@ -177,10 +178,12 @@ def _decode_reply(reply: Any) -> RunRecord | None:
 
 
 def decode_record(raw: Mapping[bytes | str, bytes | str]) -> RunRecord | None:
-    """The record in a hash; None for no hash, or for one that another version wrote."""
+    """The record in a hash; None for no hash, or for one that another version or program wrote."""
     try:
-        return msgspec.convert(
+        record = msgspec.convert(
             {text(name): text(value) for name, value in raw.items()}, RunRecord, strict=False
         )
-    except msgspec.ValidationError:
+        check_run_id(record.run_id)
+    except (msgspec.ValidationError, DataError):
         return None
+    return record

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import re
@@ -181,15 +182,21 @@ def _info(name: str, raw: dict[str, str]) -> WorkerInfo:
     )
 
 
+#: Longer numbers are none of ours.
+_MOST_DIGITS = 19
+
+
 def _whole(value: str | None) -> int:
-    return int(value) if value is not None and value.isdigit() else 0
+    known = value is not None and value.isascii() and value.isdigit() and len(value) < _MOST_DIGITS
+    return int(value) if known and value is not None else 0
 
 
 def _number(value: str | None) -> float:
     try:
-        return float(value or 0)
+        number = float(value or 0)
     except ValueError:
         return 0.0
+    return number if math.isfinite(number) else 0.0
 
 
 def _moment(value: str | None) -> float:

@@ -10,6 +10,7 @@ from msgspec import UNSET
 from common.checks import Checks, Extreme, StateRange
 from common.messages import BatchReport, ExtractBatch, UploadFile, UploadReceipt
 from common.progress_records import RecentWork
+from common.run_progress import progress_keys
 from common.run_state import (
     FoundBatch,
     Progress,
@@ -24,6 +25,7 @@ from common.run_state import (
     set_run_priority,
     set_run_state,
 )
+from common.worker import list_workers
 from hiddenfeed.errors import ConfigError
 
 RUN = "chat-0123456789ab"
@@ -122,6 +124,39 @@ def test_a_record_of_another_version_is_left_out_of_the_list(redis_client: redis
     redis_client.hset("hiddenfeed:run:other", "run_id", "other")
     redis_client.sadd("hiddenfeed:runs", "other")
     assert [run.run_id for run in list_runs(redis_client)] == [RUN]
+
+
+@pytest.mark.parametrize("run_id", ["../e v il", "", "x" * 200, "<b>"])
+def test_a_record_of_a_run_that_cannot_be_is_left_out_of_the_list(
+    redis_client: redis.Redis, run_id: str
+) -> None:
+    register_run(redis_client, record())
+    fields = {name: str(value) for name, value in msgspec.to_builtins(record()).items()}
+    redis_client.hset("hiddenfeed:run:other", mapping={**fields, "run_id": run_id})
+    redis_client.sadd("hiddenfeed:runs", "other")
+    assert [run.run_id for run in list_runs(redis_client)] == [RUN]
+
+
+def test_amounts_that_are_none_are_left_out(redis_client: redis.Redis) -> None:
+    register_run(redis_client, record())
+    _, totals, *_ = progress_keys(RUN)
+    redis_client.hset(
+        totals, mapping={"batches": "3", "first_at": "nan", "last_at": "inf", "samples": "9" * 5000}
+    )
+    progress = read_progress(redis_client, RUN)
+    assert (progress.batches, progress.samples) == (3, 0)
+    assert (progress.first_at, progress.last_at) == (Progress(run_id=RUN).first_at, 0.0)
+
+
+@pytest.mark.parametrize("count", ["²", "9" * 5000, "-1", "many"])
+def test_a_worker_whose_counts_are_none_is_listed(redis_client: redis.Redis, count: str) -> None:
+    key = "rq:worker:gpu_worker-h-1"
+    redis_client.hset(
+        key, mapping={"hf_role": "gpu_worker", "hf_running": count, "total_working_time": "nan"}
+    )
+    redis_client.sadd("rq:workers", key)
+    (worker,) = list_workers(redis_client)
+    assert (worker.running, worker.working_seconds) == (0, 0.0)
 
 
 def test_a_key_of_another_kind_in_place_of_a_record_stops_no_run(redis_client: redis.Redis) -> None:
