@@ -6,6 +6,7 @@ A message is a sentence; what varies goes into fields: `log.info("job finished",
 from __future__ import annotations
 
 import logging
+import re
 import sys
 import time
 from collections.abc import MutableMapping
@@ -16,6 +17,8 @@ import msgspec
 from common.settings.catalogue import LogSettings
 
 _FIELDS = "hiddenfeed_fields"
+#: Of ASCII and Latin-1, and the two that end a line elsewhere.
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _PASSED_ON = frozenset({"exc_info", "stack_info", "stacklevel", "extra"})
 
 
@@ -61,7 +64,8 @@ class HumanFormatter(logging.Formatter):
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
         level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()} "
         fields = " ".join(f"{name}={value}" for name, value in _fields(record).items())
-        line = f"{clock} {level}{_source(record)}: {record.getMessage()}{f' ({fields})' if fields else ''}"
+        text = f"{record.getMessage()}{f' ({fields})' if fields else ''}"
+        line = f"{clock} {level}{_source(record)}: {_visible(text)}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
@@ -84,7 +88,21 @@ class JsonFormatter(logging.Formatter):
         entry |= {name: value for name, value in _fields(record).items() if name not in entry}
         if record.exc_info:
             entry["traceback"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(entry, enc_hook=str).decode()
+        try:
+            return msgspec.json.encode(entry, enc_hook=str).decode()
+        except UnicodeEncodeError:
+            # Half of a character, as some data has them.
+            entry = {name: _encodable(str(value)) for name, value in entry.items()}
+            return msgspec.json.encode(entry).decode()
+
+
+def _visible(text: str) -> str:
+    """One line of text in which nothing moves the cursor: what is logged may quote data."""
+    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def _encodable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:

@@ -132,6 +132,18 @@ def set_run_state(client: redis.Redis, run_id: str, state: RunStateName) -> RunR
     return _change(client, run_id, "state", state)
 
 
+def pause_run(client: redis.Redis, run_id: str, *, paused: bool) -> RunRecord:
+    """Pause a run or let it go on; raises ConfigError if there is no such run, or if it is over."""
+    record = get_run(client, run_id)
+    if record is not None and record.state == "complete":
+        raise ConfigError(
+            f"run {run_id} is complete: there is nothing left to {'pause' if paused else 'resume'}"
+        )
+    if record is not None and record.state == "cancelled" and paused:
+        raise ConfigError(f"run {run_id} is cancelled: there is nothing to pause")
+    return set_run_state(client, run_id, "paused" if paused else "active")
+
+
 def set_run_priority(client: redis.Redis, run_id: str, priority: int) -> RunRecord:
     """Change a run's priority; raises ConfigError if there is no such run."""
     return _change(client, run_id, "priority", priority)

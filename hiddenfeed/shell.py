@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import re
 import sys
@@ -69,6 +70,10 @@ def _usage_of(positional: argparse.Action) -> str:
 
 def exit_code_of(body: Callable[[], int]) -> int:
     """What `body` returns, or the exit code of what it raised: 130 when interrupted."""
+    for stream in (sys.stdout, sys.stderr):
+        # A name or a sign that the terminal's encoding has not got is no reason to stop.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = body()
         sys.stdout.flush()

@@ -43,6 +43,8 @@ _GROUPS = (
     MonitorSettings,
     LogSettings,
 )
+#: What `TERM` says of terminals that nothing can be drawn on.
+_DUMB = ("dumb", "unknown")
 #: On something that is no terminal the live view is one block of lines this often at most.
 _PLAIN_SECONDS = 10.0
 #: How often it is looked whether the server is asked to end.
@@ -82,7 +84,9 @@ def _run(settings: Resolved, parsed: argparse.Namespace) -> int:
         setup_logging(settings.group(LogSettings), "monitor")
         return _serve(wired, monitor)
     if parsed.watch:
-        live = sys.stdout.isatty() and not parsed.json
+        # Nothing can be drawn over on a terminal that calls itself dumb.
+        drawn = sys.stdout.isatty() and os.environ.get("TERM", "").lower() not in _DUMB
+        live = drawn and not parsed.json
         return _watch(read, show, monitor.refresh_seconds, live=live)
     snapshot = read()
     print(show(snapshot), flush=True)

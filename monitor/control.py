@@ -9,7 +9,7 @@ import msgspec
 import redis
 
 from common.logs import get_logger
-from common.run_state import set_run_state
+from common.run_state import pause_run
 from common.settings.live import clear_live, live_settings, set_live
 from hiddenfeed.errors import ConfigError, HiddenfeedError
 
@@ -68,9 +68,7 @@ class Control:
 
     def _apply(self, change: Change) -> str:
         if change.action in ("pause", "resume"):
-            state = set_run_state(
-                self._client, change.run, "paused" if change.action == "pause" else "active"
-            ).state
+            state = pause_run(self._client, change.run, paused=change.action == "pause").state
             return f"{change.run} is {state}."
         if change.action == "set":
             (value,) = set_live(self._client, {change.name: change.value}).values()

@@ -8,7 +8,7 @@ import redis
 
 from common.queues import cancel_jobs, extract_queue_name, queue_counts
 from common.redis_client import make_client
-from common.run_state import RunStateName, get_run, read_progress, set_run_state
+from common.run_state import RunStateName, get_run, pause_run, read_progress, set_run_state
 from common.run_state import list_runs as list_known
 from common.settings.catalogue import QueueSettings, RedisSettings, StoreSettings
 from common.settings.resolve import Resolved
@@ -129,7 +129,11 @@ def cancel(settings: Resolved, arguments: argparse.Namespace) -> int:
 
 def _change(settings: Resolved, run_id: str, state: RunStateName, hint: str) -> int:
     console = open_console(settings)
-    record = set_run_state(make_client(settings.group(RedisSettings)), check_run_id(run_id), state)
+    client = make_client(settings.group(RedisSettings))
+    if state == "cancelled":
+        record = set_run_state(client, check_run_id(run_id), state)
+    else:
+        record = pause_run(client, check_run_id(run_id), paused=state == "paused")
     console.result(f"run {record.run_id} is {record.state}: {hint}")
     return 0
 

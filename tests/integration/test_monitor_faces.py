@@ -327,6 +327,22 @@ def test_watch_in_a_terminal_is_live_and_leaves_it_as_it_was(seen_run: redis.Red
     assert RUN.encode() in seen
 
 
+def test_watch_on_a_terminal_that_draws_nothing_is_lines(seen_run: redis.Redis, redis_url: str) -> None:
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "monitor", "--watch", "--redis-url", redis_url],
+        stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "dumb"},
+    )  # fmt: skip
+    os.close(theirs)
+    seen = b""
+    with process, os.fdopen(ours, "rb", buffering=0) as terminal:
+        while b"Is the disk filling?" not in seen:
+            seen += terminal.read(4096)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    assert b"\x1b" not in seen
+
+
 def test_page_json_and_health_follow_redis_away_and_back(private_redis: Callable[[], RedisServer]) -> None:
     server = private_redis()
     with redis.Redis.from_url(server.url) as client:

@@ -15,11 +15,13 @@ from common.run_state import (
     FoundBatch,
     Progress,
     RunRecord,
+    RunStateName,
     forget_run,
     get_run,
     list_runs,
     note_found,
     note_stored,
+    pause_run,
     read_progress,
     register_run,
     set_run_priority,
@@ -108,6 +110,30 @@ def test_runs_are_listed_by_priority_then_age_and_forgotten_whole(redis_client: 
         forget_run(redis_client, run_id)
     assert list_runs(redis_client) == []
     assert redis_client.keys("*") == []
+
+
+@pytest.mark.parametrize(
+    ("state", "paused", "refused"),
+    [
+        ("complete", True, True),
+        ("complete", False, True),
+        ("cancelled", True, True),
+        ("cancelled", False, False),
+    ],
+)
+def test_a_run_that_is_over_is_not_paused(
+    redis_client: redis.Redis, state: RunStateName, paused: bool, refused: bool
+) -> None:
+    register_run(redis_client, record())
+    assert pause_run(redis_client, RUN, paused=True).state == "paused"
+    assert pause_run(redis_client, RUN, paused=False).state == "active"
+    set_run_state(redis_client, RUN, state)
+    if refused:
+        with pytest.raises(ConfigError, match=f"is {state}: there is nothing"):
+            pause_run(redis_client, RUN, paused=paused)
+        assert [run.state for run in list_runs(redis_client)] == [state]
+    else:
+        assert pause_run(redis_client, RUN, paused=paused).state == "active"
 
 
 def test_a_run_that_redis_does_not_know_is_not_brought_to_life(redis_client: redis.Redis) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 
@@ -51,6 +52,14 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
         assert process.stderr is not None
         process.stdout.close()
         assert (process.stderr.read(), process.wait()) == ("", 0)
+
+
+def test_what_an_encoding_has_not_got_is_written_all_the_same() -> None:
+    code = "from hiddenfeed.shell import exit_code_of; raise SystemExit(exit_code_of(lambda: print('Grüße ✓') or 0))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONIOENCODING": "latin-1"}, capture_output=True
+    )
+    assert (done.returncode, done.stdout.decode("latin-1"), done.stderr) == (0, "Grüße \\u2713\n", b"")
 
 
 def test_a_commands_own_default_is_shown_and_used(capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,6 +62,22 @@ def test_on_a_terminal_it_is_a_sentence() -> None:
     assert lines == ["worker: job finished (job=j seconds=1.5)", "error worker: no"]
 
 
+def test_what_is_logged_forges_no_line_and_moves_no_cursor() -> None:
+    stream = Terminal()
+    setup_logging(LogSettings(), "uploader", stream)
+    get_logger("worker").info("column \x1b[31mred", name="a\n12:00:00 error worker: forged\u2028\x9b")
+    (line,) = stream.getvalue().splitlines()
+    assert line.endswith("column \\x1b[31mred (name=a\\n12:00:00 error worker: forged\\u2028\\x9b)")
+
+
+def test_half_a_character_is_logged_as_what_it_is() -> None:
+    stream = io.StringIO()
+    setup_logging(LogSettings(log_format="json"), "uploader", stream)
+    get_logger("worker").info("row skipped", why="\ud800 alone", row=3)
+    entry = msgspec.json.decode(stream.getvalue())
+    assert (entry["message"], entry["why"], entry["row"]) == ("row skipped", "\\ud800 alone", "3")
+
+
 def test_an_exception_brings_its_traceback() -> None:
     stream = io.StringIO()
     setup_logging(LogSettings(log_format="json"), "uploader", stream)
