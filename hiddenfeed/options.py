@@ -42,8 +42,8 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     s3_checksum: Annotated[
         Literal["header", "md5", "off"],
         Meta(
-            description="what a store gets to verify bytes with: the file's CRC, Content-MD5 (slower), or nothing, and then each "
-            "object is read back"
+            description="what a store gets to verify bytes with: the file's CRC, Content-MD5 (slower), or nothing; without "
+            "a checksum of the store's own each object is read back, as many bytes again"
         ),
     ] = "header"
     s3_conditional_writes: Annotated[

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hiddenfeed.batch_file import BatchFacts, BatchLayout, encode_header
-from hiddenfeed.checksum import checksum_of
+from hiddenfeed.checksum import ALGORITHM, checksum_of
 from hiddenfeed.layout import (
     batch_key,
     quarantine_note_key,
@@ -207,10 +207,14 @@ def batch_tensors(layout: BatchLayout, samples: Sequence[SyntheticSample]) -> di
     return {place.name: every[place.name] for place in layout.tensors}
 
 
-def encode_batch(layout: BatchLayout, tensors: dict[str, npt.NDArray[Any]]) -> bytes:
+def encode_batch(
+    layout: BatchLayout, tensors: dict[str, npt.NDArray[Any]], algorithm: str = ALGORITHM
+) -> bytes:
     """The file of these tensors, header last known but first in place."""
     body = [tensors[place.name].tobytes() for place in layout.tensors]
-    checksums = {place.name: checksum_of(data) for place, data in zip(layout.tensors, body, strict=True)}
+    checksums = {
+        place.name: checksum_of(data, algorithm) for place, data in zip(layout.tensors, body, strict=True)
+    }
     return encode_header(layout, checksums, {"norm_median": "1.0"}) + b"".join(body)
 
 

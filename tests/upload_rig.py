@@ -12,7 +12,7 @@ from common.messages import BatchReport, ExtractBatch, UploadFile
 from common.settings.catalogue import SpoolSettings
 from common.spool import Spool
 from hiddenfeed.batch_file import BatchFacts, BatchLayout
-from hiddenfeed.checksum import checksum_of
+from hiddenfeed.checksum import ALGORITHM, checksum_of
 from hiddenfeed.layout import batch_key, tokens_key
 from tests.synthetic_run import encode_batch
 
@@ -40,7 +40,7 @@ def batch(batch_id: int) -> ExtractBatch:
     )
 
 
-def batch_bytes(batch_id: int, tokens: int = 3000) -> bytes:
+def batch_bytes(batch_id: int, tokens: int = 3000, algorithm: str = ALGORITHM) -> bytes:
     """A whole file of a batch, a little above 1 kB a token: another one each time."""
     facts = BatchFacts(
         run_id=RUN,
@@ -56,7 +56,7 @@ def batch_bytes(batch_id: int, tokens: int = 3000) -> bytes:
     )
     layout = BatchLayout(facts)
     body = {place.name: np.frombuffer(os.urandom(place.size_bytes), np.uint8) for place in layout.tensors}
-    return encode_batch(layout, body)
+    return encode_batch(layout, body, algorithm)
 
 
 def finished_file(spool: Spool, batch_id: int, data: bytes) -> UploadFile:

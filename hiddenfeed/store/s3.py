@@ -226,7 +226,8 @@ class S3Store:
     def _head_reply(self, key: str) -> Any | None:
         try:
             reply = self._link.head_object(self._place.full_key(check_key(key)))
-            self._needed(reply, "ContentLength", f"look at {key}")
+            for field in ("ContentLength", "ETag"):
+                self._needed(reply, field, f"look at {key}")
             return reply
         except ClientError as error:
             if error_code(error) in NOT_FOUND:
@@ -243,7 +244,6 @@ class S3Store:
 
     def _stream(self, key: str, reply: Any) -> Iterator[bytes]:
         """All bytes of the object that `reply` (a HEAD's) describes, going on where a connection broke off."""
-        etag = self._needed(reply, "ETag", f"read {key}")
         size, position, broken = int(reply["ContentLength"]), 0, 0
         while position < size:
             before, reason = position, None
@@ -252,7 +252,7 @@ class S3Store:
                     Bucket=self._place.bucket,
                     Key=self._place.full_key(key),
                     Range=f"bytes={position}-{size - 1}",
-                    IfMatch=etag,
+                    IfMatch=reply["ETag"],
                 )["Body"]
                 with closing(body):
                     for block in body.iter_chunks(_READ_BYTES):

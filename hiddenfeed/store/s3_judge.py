@@ -33,13 +33,27 @@ def judge(found: ObjectInfo | None, size_bytes: int, checksum: str) -> Verdict:
     if declared_size is not None and declared_size != str(found.size_bytes):
         return Verdict.DAMAGED
     if found.checksum is not None and declared_checksum is not None:
-        comparable = found.checksum.partition(":")[0] == declared_checksum.partition(":")[0]
+        comparable = _algorithm(found.checksum) == _algorithm(declared_checksum)
         if comparable and found.checksum != declared_checksum:
             return Verdict.DAMAGED
     # A store that keeps no checksum is judged by what it was told, and by the size.
     known = {found.checksum, declared_checksum} - {None}
     same = found.size_bytes == size_bytes and (not known or checksum in known)
     return Verdict.SAME if same else Verdict.OTHER
+
+
+def needs_reading(found: ObjectInfo | None, size_bytes: int, checksum: str, *, compared: bool) -> bool:
+    """Whether only its bytes tell what an object is to us: what it was meant to be is no proof of what it is.
+
+    `compared` is whether somebody is known to have compared its bytes with our checksum.
+    """
+    if found is None or found.size_bytes != size_bytes:
+        return False
+    if found.checksum is not None and _algorithm(found.checksum) == _algorithm(checksum):
+        return False
+    verdict = judge(found, size_bytes, checksum)
+    undeclared = _DECLARED_CHECKSUM not in found.metadata
+    return (verdict is Verdict.SAME and not compared) or (verdict is Verdict.OTHER and undeclared)
 
 
 def told_checksums(found: ObjectInfo) -> list[str]:
@@ -55,6 +69,15 @@ def is_whole(found: ObjectInfo) -> bool:
     return told and judge(found, found.size_bytes, checksum or "") is Verdict.SAME
 
 
+def proves_itself(found: ObjectInfo) -> bool:
+    """Whether the store's own checksum of an object is the one that it was meant to have."""
+    return is_whole(found) and found.checksum == found.metadata[_DECLARED_CHECKSUM]
+
+
 def declared(size_bytes: int, checksum: str, metadata: Mapping[str, str] | None = None) -> dict[str, str]:
     """An object's metadata, with the size and checksum it is meant to have."""
     return {**(metadata or {}), _DECLARED_SIZE: str(size_bytes), _DECLARED_CHECKSUM: checksum}
+
+
+def _algorithm(checksum: str) -> str:
+    return checksum.partition(":")[0]

@@ -161,7 +161,7 @@ class S3Link:
     @property
     def has_verified(self) -> bool:
         """Whether the store is known to have compared what it acknowledged with the checksum that came with it."""
-        return self.options.s3_checksum == "md5" or bool(self._verifies)
+        return bool(self._verifies)
 
     def verifies(self, size_bytes: int) -> bool:
         """Whether the store is known to refuse a body that is not what its checksum says.

@@ -20,7 +20,7 @@ from hiddenfeed.store.s3_errors import DAMAGED, NO_UPLOAD, error_code, translate
 from hiddenfeed.store.s3_foreign import needed
 from hiddenfeed.store.s3_judge import Verdict, declared, judge
 from hiddenfeed.store.s3_put import S3Put, as_stream
-from hiddenfeed.store.s3_send import own_headers
+from hiddenfeed.store.s3_send import own_headers, tells_md5
 from hiddenfeed.store.verified_file import VerifiedBody, VerifiedFile
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ class MultipartPut:
                 found = self._put.head()  # some servers took the object away with the parts
             return self._put.settled(found, source.size_bytes, source.checksum, acknowledged=False)
         upload_id, there = self._resume()
+        self._put.compared = not there
         if upload_id is None:
             upload_id = self._begin()
         try:
@@ -209,6 +210,8 @@ class MultipartPut:
             by_boto3,
             query=f"partNumber={number}&uploadId={quote(upload_id, safe='-._~')}",
         )
+        if not tells_md5(etag, integrity):
+            self._put.compared = False
         return str(needed({"ETag": etag}, "ETag", self._link.place.endpoint, self._put.doing))
 
     def _note_refusal(self, upload_id: str, code: str, *, bare: bool) -> None:
@@ -274,8 +277,7 @@ class MultipartPut:
         found = self._put.head()
         # The upload is gone and our object is there: we succeeded, and the reply was lost.
         if judge(found, source.size_bytes, source.checksum) is Verdict.SAME and code in NO_UPLOAD:
-            self._forget(upload_id)
-            return PutOutcome.STORED
+            return self._prove(upload_id, found)
         if found is not None:
             return self._lost_to_other(upload_id)
         meaning = self._put.meaning(error)

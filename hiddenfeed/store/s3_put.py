@@ -19,9 +19,9 @@ from hiddenfeed.store.s3_errors import (
     from_reply,
     translated,
 )
-from hiddenfeed.store.s3_judge import Verdict, declared, judge
+from hiddenfeed.store.s3_judge import Verdict, declared, is_whole, judge, needs_reading
 from hiddenfeed.store.s3_link import S3Link
-from hiddenfeed.store.s3_send import own_headers
+from hiddenfeed.store.s3_send import own_headers, tells_md5
 from hiddenfeed.store.verified_file import VerifiedBody, VerifiedFile
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ class S3Put:
         """`head` looks at an object, `read_back` reads it for the checksum of an algorithm."""
         self.link, self.key, self._head, self._read_back = link, key, head, read_back
         self.doing = f"store {key}"
+        #: Whether the store's ETags told the MD5 of all that was sent.
+        self.compared = False
         self.object: dict[str, Any] = {"Bucket": link.place.bucket, "Key": link.place.full_key(key)}
 
     def document(self, data: bytes, checksum: str, *, if_absent: bool) -> PutOutcome:
@@ -55,7 +57,7 @@ class S3Put:
         condition = self.link.condition() if if_absent else {}
         integrity = {**self.link.integrity(checksum), **self.link.document_md5(data)}
         try:
-            self.link.client.put_object(
+            reply: Any = self.link.client.put_object(
                 **self.object,
                 **self.link.object_arguments,
                 **condition,
@@ -66,6 +68,7 @@ class S3Put:
             )
         except (ClientError, BotoCoreError) as error:
             return self._after_failure(error, len(data), checksum)
+        self.compared = tells_md5(str(reply.get("ETag", "")), integrity)
         return self.settled(self.head(), len(data), checksum, acknowledged=True)
 
     def file(self, source: VerifiedFile, metadata: Mapping[str, str]) -> PutOutcome:
@@ -77,7 +80,7 @@ class S3Put:
         integrity = {**link.integrity(checksum), **link.section_md5(source, 0, size)}
         try:
             with link.gate.request(source.deadline):
-                self._send_file(body, size, declared(size, checksum, metadata), integrity)
+                etag = self._send_file(body, size, declared(size, checksum, metadata), integrity)
         except ClientError as error:
             if error_code(error) in DAMAGED:
                 source.check_bytes()
@@ -86,6 +89,7 @@ class S3Put:
             if body.failure is not None:  # our own refusal, wrapped
                 raise body.failure from error
             return self._after_failure(error, size, checksum)
+        self.compared = tells_md5(etag, integrity)
         return self.proven(source, self.head())
 
     def proven(self, source: VerifiedFile, found: ObjectInfo | None) -> PutOutcome:
@@ -109,13 +113,16 @@ class S3Put:
     ) -> PutOutcome:
         """The outcome, given what the store holds now; a damaged object is removed so that it can be stored again."""
         verdict, endpoint = judge(found, size_bytes, checksum), self.link.place.endpoint
-        proven = found is not None and found.checksum == checksum
-        if verdict is Verdict.SAME and not proven and not (acknowledged and self.link.has_verified):
-            # What the object was meant to be is no proof of what it is: nobody has compared its bytes.
+        compared = acknowledged and (self.compared or self.link.has_verified)
+        if needs_reading(found, size_bytes, checksum, compared=compared):
             verdict = judge(self._read_back(self.key, parse(checksum)[0]), size_bytes, checksum)
         if verdict is Verdict.SAME:
             return PutOutcome.STORED if acknowledged else PutOutcome.ALREADY_THERE
         if verdict is Verdict.OTHER:
+            if acknowledged and not (found and is_whole(found)):
+                raise TransientError(
+                    f"could not {self.doing}: {endpoint} accepted it, but something else is there"
+                )
             return PutOutcome.OTHER_WINS
         if verdict is Verdict.MISSING:
             raise TransientError(f"could not {self.doing}: {endpoint} accepted it, but it is not there")
@@ -132,7 +139,9 @@ class S3Put:
 
     def _send_file(
         self, body: VerifiedBody, size_bytes: int, metadata: dict[str, str], integrity: dict[str, Any]
-    ) -> None:
+    ) -> str:
+        """The ETag, "" if the store told none."""
+
         def by_boto3(client: S3Client) -> Any:
             return client.put_object(
                 **self.object,
@@ -145,7 +154,7 @@ class S3Put:
             )
 
         own = own_headers(size_bytes, integrity, metadata)
-        self.link.send("PutObject", self.object["Key"], body, own, by_boto3)
+        return self.link.send("PutObject", self.object["Key"], body, own, by_boto3)
 
     def _there_already(self, size_bytes: int, checksum: str) -> PutOutcome | None:
         """Where the store knows no conditions, a look stands in for one: what is there is not replaced."""

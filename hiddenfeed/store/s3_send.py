@@ -6,6 +6,7 @@ own first attempt: meaning, waiting and further attempts are boto3's whoever sen
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -73,3 +74,9 @@ def own_headers(
     for name, value in (metadata or {}).items():
         own[f"x-amz-meta-{name.lower()}"] = value
     return own
+
+
+def tells_md5(etag: str, integrity: Mapping[str, Any]) -> bool:
+    """Whether an ETag is the MD5 that was sent along, so that the store has computed it from what arrived."""
+    sent = integrity.get(_MD5)
+    return sent is not None and etag.strip('"').lower() == base64.b64decode(sent).hex()

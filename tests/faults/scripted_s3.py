@@ -7,6 +7,7 @@ request, and behaves once that is used up.
 
 from __future__ import annotations
 
+import hashlib
 import socket
 import ssl
 import struct
@@ -84,6 +85,8 @@ class ScriptedS3:
         #: Headers of the requests, in the same order as their operations.
         self.headers: list[dict[str, str]] = []
         self.lacks: set[Lack] = set()
+        #: Whether ETags of bodies are the MD5 of what arrived.
+        self.md5_etags = False
         #: Most requests that carried data at a time.
         self.most_at_a_time = 0
         self.at_a_time = 0
@@ -324,9 +327,14 @@ class _Handler(BaseHTTPRequestHandler):
             return False
         return announced != Stored(body).checksum
 
+    def _etag(self, arrived: bytes) -> dict[str, str]:
+        if not self.server.owner.md5_etags:
+            return {}
+        return {"ETag": f'"{hashlib.md5(arrived, usedforsecurity=False).hexdigest()}"'}
+
     def _store(self, data: bytes, metadata: dict[str, str], fault: Fault) -> None:
         if isinstance(fault, Corrupt):
-            data = data[:-1] + bytes([data[-1] ^ 1])
+            data = _corrupted(data)
         if not isinstance(fault, Forget):
             self.server.owner.objects[self._key()] = Stored(data, metadata)
 
@@ -340,7 +348,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._error(400, "BadDigest")
                 return
             self._store(body, self._metadata(), fault)
-        self._reply(200, fault=fault)
+            arrived = self.server.owner.objects.get(self._key(), Stored(body)).data
+        self._reply(200, fault=fault, headers=self._etag(arrived))
 
     def _CreateMultipartUpload(self, body: bytes, fault: Fault) -> None:  # noqa: N802
         with self.server.owner.lock:
@@ -363,9 +372,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._error(400, "BadDigest")
             return
         number = int(self._query()["partNumber"][0])
-        upload.parts[number] = body
+        upload.parts[number] = _corrupted(body) if isinstance(fault, Corrupt) else body
         self.server.owner.parts_sent.append(number)
-        self._reply(200, fault=fault)
+        self._reply(200, fault=fault, headers=self._etag(upload.parts[number]))
 
     def _CompleteMultipartUpload(self, body: bytes, fault: Fault) -> None:  # noqa: N802
         with self.server.owner.lock:
@@ -458,3 +467,7 @@ class _Handler(BaseHTTPRequestHandler):
         )
         answer = f"<ListMultipartUploadsResult>{entries}</ListMultipartUploadsResult>"
         self._reply(200, answer.encode(), fault)
+
+
+def _corrupted(data: bytes) -> bytes:
+    return data[:-1] + bytes([data[-1] ^ 1])

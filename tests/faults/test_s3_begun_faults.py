@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from hiddenfeed.checksum import checksum_of
 from hiddenfeed.errors import DataError, TransientError
 from hiddenfeed.store import PutOutcome
 from hiddenfeed.store.base import KeepsParts
+from hiddenfeed.store.s3_judge import declared
 from tests.faults.scripted_faults import CutBody, Fail, Ignore, Lack, TakeAlong, Well
 from tests.faults.scripted_s3 import ScriptedS3, Stored
 from tests.faults.scripted_store import DATA, KEY, PART, PLACE, Notes, opened, put
@@ -63,14 +65,22 @@ def test_a_complete_that_did_nothing_leaves_one_upload_at_most(
     assert (server.uploads, notes.kept) == ({}, {})
 
 
+@pytest.mark.parametrize("declares", [True, False], ids=["ours", "a stranger's"])
 def test_parts_beside_another_object_are_given_up_whatever_complete_says(
-    server: ScriptedS3, notes: Notes, tmp_path: Path
+    server: ScriptedS3, notes: Notes, tmp_path: Path, declares: bool
 ) -> None:
     server.lacks.add(Lack.CONDITIONS)
-    server.objects[PLACE] = Stored(DATA[::-1])
+    other = DATA[::-1]
+    said = {f"x-amz-meta-{name}": text for name, text in declared(len(other), checksum_of(other)).items()}
+    server.objects[PLACE] = Stored(other, said if declares else {})
     server.script("HeadObject", Fail(404, "NotFound"))
     server.script("CompleteMultipartUpload", Ignore())
-    assert put(opened(server, notes), tmp_path) is PutOutcome.OTHER_WINS
+    if declares:
+        assert put(opened(server, notes), tmp_path) is PutOutcome.OTHER_WINS
+    else:
+        with pytest.raises(TransientError, match="accepted it, but something else is there"):
+            put(opened(server, notes), tmp_path)
+    assert server.objects[PLACE].data == other
     assert (server.uploads, notes.kept) == ({}, {})
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hiddenfeed.checksum import CRC32, checksum_of
 from hiddenfeed.errors import DataError, TransientError
 from hiddenfeed.options import MIB
 from hiddenfeed.store import PutOutcome, RequestGate
@@ -14,6 +15,7 @@ from tests.faults.scripted_faults import (
     Corrupt,
     CutBody,
     Fail,
+    Foreign,
     Lack,
     LoseReply,
     RefuseEarly,
@@ -262,6 +264,62 @@ def test_where_the_store_tells_no_checksum_an_object_is_read_back(
     assert server.objects == {}
     assert put(store, tmp_path, data) is PutOutcome.STORED
     assert server.objects[PLACE].data == data
+
+
+def test_the_object_of_a_lost_complete_is_read_back_as_well(server: ScriptedS3, tmp_path: Path) -> None:
+    """The second try hears that there is no such upload, and the object says what it was meant to be."""
+    server.lacks.add(Lack.CHECKSUMS)
+    store = opened(server, s3_checksum="off", s3_max_attempts=2)
+    server.script("UploadPart", Corrupt())
+    server.script("CompleteMultipartUpload", LoseReply())
+    with pytest.raises(TransientError, match="held other bytes than it was given; they were removed"):
+        put(store, tmp_path)
+    assert put(store, tmp_path) is PutOutcome.STORED
+
+
+@pytest.mark.parametrize("data", [SMALL, DATA], ids=["one request", "parts"])
+@pytest.mark.parametrize("tells", [True, False], ids=["MD5 as ETag", "other ETags"])
+def test_with_md5_an_object_is_read_back_unless_the_etags_prove_it(
+    server: ScriptedS3, tmp_path: Path, data: bytes, tells: bool
+) -> None:
+    """A store that ignores Content-MD5 tells the MD5 of what arrived, or nothing of use."""
+    server.lacks.add(Lack.CHECKSUMS)
+    if tells:
+        server.md5_etags = True
+    store = opened(server, s3_checksum="md5")
+    assert put(store, tmp_path, data) is PutOutcome.STORED
+    assert ("GetObject" in server.log) is not tells
+    server.objects.clear()
+    server.script("PutObject" if data is SMALL else "UploadPart", Corrupt())
+    with pytest.raises(TransientError, match="held other bytes than it was given; they were removed"):
+        put(store, tmp_path, data)
+    assert put(store, tmp_path, data) is PutOutcome.STORED
+
+
+@pytest.mark.parametrize("data", [SMALL, DATA], ids=["one request", "parts"])
+@pytest.mark.parametrize("same", [True, False])
+def test_an_object_with_a_checksum_of_another_kind_is_read(
+    server: ScriptedS3, tmp_path: Path, data: bytes, same: bool
+) -> None:
+    """Another tool copied it there, and the store keeps that tool's CRC32."""
+    stored = data if same else data[::-1]
+    server.objects[PLACE] = Stored(stored)
+    told = {"x-amz-checksum-crc32": checksum_of(stored, CRC32).partition(":")[2]}
+    server.always("HeadObject", Foreign(200, b"", {"ETag": '"e"', "Content-Length": str(len(data)), **told}))
+    outcome = put(opened(server), tmp_path, data)
+    assert outcome is (PutOutcome.ALREADY_THERE if same else PutOutcome.OTHER_WINS)
+
+
+@pytest.mark.parametrize("data", [SMALL, DATA], ids=["one request", "parts"])
+def test_a_stranger_in_place_of_what_was_acknowledged_is_no_winner(
+    server: ScriptedS3, tmp_path: Path, data: bytes
+) -> None:
+    store = opened(server)
+    server.script("HeadObject", *([] if data is SMALL else [Fail(404, "NotFound")]))
+    server.script("HeadObject", Foreign(200, b"", {"ETag": '"e"', "Content-Length": "4"}))
+    with pytest.raises(TransientError, match="accepted it, but something else is there"):
+        put(store, tmp_path, data)
+    assert put(store, tmp_path, data) is PutOutcome.ALREADY_THERE
 
 
 @pytest.mark.parametrize("data", [SMALL, DATA], ids=["one request", "parts"])

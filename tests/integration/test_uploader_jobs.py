@@ -28,13 +28,16 @@ from common.queues import (
 from common.run_state import read_progress
 from common.spool import Spool
 from common.worker import JobContext
-from hiddenfeed.errors import ConfigError, TransientError
+from hiddenfeed.checksum import CRC32, checksum_of
+from hiddenfeed.errors import ConfigError, PermanentError, TransientError
+from hiddenfeed.layout import batch_key
 from hiddenfeed.options import MIB, StoreOptions
 from hiddenfeed.store import PutOutcome, Store, open_store
 from hiddenfeed.store.directory import DirectoryStore
 from hiddenfeed.store.memory import MemoryStore
-from tests.faults.scripted_faults import Foreign, Well
-from tests.faults.scripted_s3 import ScriptedS3
+from hiddenfeed.store.s3_judge import declared
+from tests.faults.scripted_faults import Foreign, Lack, Well
+from tests.faults.scripted_s3 import ScriptedS3, Stored
 from tests.upload_rig import RUN, batch_bytes, finished_file, make_spool
 from tests.worker_rig import SETTINGS, make_worker, running, state, wait_until
 from uploader.circuit import FAILURES_OF_AN_OUTAGE, Circuit
@@ -200,13 +203,91 @@ def test_what_is_no_batch_is_in_the_way_and_costs_no_file(
     _put_by_hand(request, store, message.key, junk)
     if gone:
         spool.resolve(message.path).unlink()
-    with pytest.raises(TransientError, match=f"is in the way.*{why}.*retry-failed run-1"):
+    with pytest.raises(PermanentError, match=f"is in the way.*{why}.*retry-failed run-1"):
         upload(redis_client, store, spool, message)
     assert store.read(message.key) == junk
     assert len(spool.files()) == (not gone)
     assert read_progress(redis_client, RUN).batches == 0
     store.delete(message.key)
     assert upload(redis_client, store, spool, message).outcome == ("sent-back" if gone else "stored")
+
+
+def test_keys_that_are_in_the_way_fail_their_jobs_and_no_others(
+    redis_client: redis.Redis, spool: Spool, tmp_path: Path
+) -> None:
+    """However many there are in a row, they are no outage of the store."""
+    store = open_store(str(tmp_path / "store"))
+    store.check(create=True)
+    messages = [
+        finished_file(spool, number, batch_bytes(number)) for number in range(FAILURES_OF_AN_OUTAGE + 2)
+    ]
+    *blocked, last = messages
+    for message in blocked:
+        store.write(message.key, b"junk")
+    requests = [upload_request(message) for message in messages]
+    enqueue(redis_client, requests, SETTINGS)
+    with uploading(redis_client, store, spool):
+        wait_until(lambda: state(redis_client, requests[-1]) == "finished")
+        wait_until(lambda: {state(redis_client, request) for request in requests[:-1]} == {"failed"})
+    assert {file.path for file in spool.files()} == {message.path for message in blocked}
+    assert store.head(last.key) is not None
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["file there", "file gone"])
+def test_an_endpoint_that_has_something_under_every_key_costs_no_file(
+    redis_client: redis.Redis, spool: Spool, monkeypatch: pytest.MonkeyPatch, gone: bool
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    message = finished_file(spool, 7, DATA)
+    if gone:
+        spool.resolve(message.path).unlink()
+    page = b"<html>sign in</html>"
+    with ScriptedS3() as server:
+        for tag in ({}, {"ETag": '"page"'}):
+            for operation in ("PutObject", "HeadObject", "GetObject"):
+                server.always(operation, Foreign(200, page, tag))
+            for threshold in (128 * MIB, MIB):
+                options = StoreOptions(
+                    s3_endpoint=server.endpoint, s3_max_attempts=1, multipart_threshold_bytes=threshold
+                )
+                with pytest.raises(TransientError):
+                    upload(redis_client, open_store("s3://bucket/runs", options), spool, message)
+    assert len(spool.files()) == (not gone)
+
+
+def test_another_extraction_that_nobody_has_compared_is_read_before_it_wins(
+    redis_client: redis.Redis, spool: Spool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says what it was meant to be, and a byte of it changed on its way to a store without checksums."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    ours, other = finished_file(spool, 7, DATA), batch_bytes(7)
+    with ScriptedS3() as server:
+        server.lacks.add(Lack.CHECKSUMS)
+        options = StoreOptions(s3_endpoint=server.endpoint, s3_checksum="off", s3_max_attempts=1)
+        store = open_store("s3://bucket/runs", options)
+        said = {
+            f"x-amz-meta-{name}": value for name, value in declared(len(other), checksum_of(other)).items()
+        }
+        server.objects[f"runs/{ours.key}"] = Stored(_damaged(other), said)
+        with pytest.raises(PermanentError, match=r"is in the way.*and its header makes"):
+            upload(redis_client, store, spool, ours)
+        assert [file.path for file in spool.files()] == [ours.path]
+        server.objects[f"runs/{ours.key}"] = Stored(other, said)
+        assert upload(redis_client, store, spool, ours).outcome == "other-wins"
+
+
+def test_an_extraction_with_checksums_of_another_kind_is_no_stranger(
+    redis_client: redis.Redis, spool: Spool, tmp_path: Path
+) -> None:
+    """A file whose writer had CRC32 alone, and a file of one that had not."""
+    store = open_store(str(tmp_path / "store"))
+    store.check(create=True)
+    data = batch_bytes(7, algorithm=CRC32)
+    store.write(batch_key(RUN, 7), data)
+    assert upload(redis_client, store, spool, finished_file(spool, 7, DATA)).outcome == "other-wins"
+    assert store.read(batch_key(RUN, 7)) == data
 
 
 def _put_by_hand(request: pytest.FixtureRequest, store: Store, key: str, data: bytes) -> None:

@@ -26,7 +26,7 @@ from common.queues import (
 from common.spool import Spool
 from hiddenfeed.layout import batch_key, quarantine_note_key, tokens_key
 from hiddenfeed.store.memory import MemoryStore
-from tests.synthetic_run import SyntheticRun, synthetic_run
+from tests.synthetic_run import SyntheticRun, encode_batch, synthetic_run
 from tests.upload_rig import make_spool
 from tests.worker_rig import SETTINGS, make_worker, running, state, wait_until
 from uploader.tidy import Tidier
@@ -109,13 +109,17 @@ def test_what_the_store_has_already_is_found_out_by_the_upload_and_removed(host:
     other = synthetic_run(batches=4, seed=1)
     assert other.run_id != host.run.run_id
     host.store.write(host.run.key(0), host.run.batch_file(0))
-    host.store.write(host.run.key(1), b"another extraction of it, which was first")
+    tensors = dict(host.run.tensors(1))
+    tensors["hidden_states"] = tensors["hidden_states"][::-1].copy()
+    another = encode_batch(host.run.layout(1), tensors)
+    assert another != host.run.batch_file(1)
+    host.store.write(host.run.key(1), another)
     for batch in (0, 0, 1):
         host.leave(batch, host.run.batch_file(batch))
     while host.paths():
         assert host.tidy()
         host.upload_all()
-    assert host.store.read(host.run.key(1)) == b"another extraction of it, which was first"
+    assert host.store.read(host.run.key(1)) == another
 
 
 @pytest.mark.parametrize("kind", ["cut", "longer", "garbage", "header", "other-batch", "beyond", "note"])

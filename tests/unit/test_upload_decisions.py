@@ -13,7 +13,7 @@ from common.spool import SpoolFile
 from hiddenfeed.errors import PermanentError
 from hiddenfeed.layout import batch_key, quarantine_note_key
 from hiddenfeed.store.base import ObjectInfo, PutOutcome
-from hiddenfeed.store.s3_judge import Verdict, declared, judge
+from hiddenfeed.store.s3_judge import Verdict, declared, judge, needs_reading, proves_itself
 from hiddenfeed.store.s3_multipart import part_bytes
 from uploader.decide import after_put, aged, check_message, job_ids, leftovers, without_file
 
@@ -161,6 +161,46 @@ def found(size: int, checksum: str | None, metadata: dict[str, str] | None = Non
 )
 def test_objects_under_our_key(info: ObjectInfo | None, verdict: Verdict) -> None:
     assert judge(info, 9, CHECKSUM) is verdict
+
+
+CRC64 = "crc64nvme:AAAAAAAAAAA="
+
+
+@pytest.mark.parametrize(
+    ("info", "compared", "reads"),
+    [
+        (None, False, False),
+        (found(9, CHECKSUM), False, False),
+        (found(9, OTHER), False, False),
+        (found(8, None), False, False),
+        # The same by what it says alone.
+        (found(9, None), False, True),
+        (found(9, None, declared(9, CHECKSUM)), False, True),
+        (found(9, CRC64, declared(9, CHECKSUM)), False, True),
+        (found(9, CRC64, declared(9, CHECKSUM)), True, False),
+        (found(9, None, declared(9, CHECKSUM)), True, False),
+        # Another tool stored it, with a checksum of its own kind.
+        (found(9, CRC64), True, True),
+        (found(9, CRC64, declared(9, OTHER)), False, False),
+    ],
+)
+def test_what_only_bytes_can_tell(info: ObjectInfo | None, compared: bool, reads: bool) -> None:
+    assert needs_reading(info, 9, CHECKSUM, compared=compared) is reads
+
+
+@pytest.mark.parametrize(
+    ("info", "proven"),
+    [
+        (found(9, CHECKSUM), False),
+        (found(9, CHECKSUM, declared(9, CHECKSUM)), True),
+        (found(8, CHECKSUM, declared(9, CHECKSUM)), False),
+        (found(9, OTHER, declared(9, CHECKSUM)), False),
+        (found(9, None, declared(9, CHECKSUM)), False),
+        (found(9, CRC64, declared(9, CHECKSUM)), False),
+    ],
+)
+def test_what_an_object_says_is_no_proof(info: ObjectInfo, proven: bool) -> None:
+    assert proves_itself(info) is proven
 
 
 @pytest.mark.parametrize(
