@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from common.rope import steady_length
 from hiddenfeed.errors import ConfigError
 
 #: What the norm between the last block and the head is called, over all architectures of transformers.
@@ -55,8 +56,13 @@ class DecoderParts:
 
     @property
     def positions(self) -> int | None:
-        """Longest sample that the model has positions for; None if its configuration does not say."""
+        """Longest sample that the model has positions for; None if its configuration does not say.
+
+        Where frequencies change with the length, the longest for which they are what they were trained as.
+        """
         config = text_config(self.decoder)
+        if (steady := steady_length(config)) is not None:
+            return steady
         limit = getattr(config, "max_position_embeddings", None)
         # Stretched rotary positions: some configurations give the length before, some the one after.
         factors = list(_factors(getattr(config, "rope_parameters", None)))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from common.hub import local_folder, model_error, quiet_libraries
+from common.rope import steady_length
 from hiddenfeed.errors import ConfigError
 
 #: What transformers raises for a configuration it cannot read.
@@ -85,6 +86,8 @@ def max_positions(config: Any) -> int | None:
     said = getattr(config, "max_position_embeddings", None)
     if not isinstance(said, int) or said < 1:
         return None
+    if (steady := steady_length(config)) is not None:
+        return steady
     scaling = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
     if not isinstance(scaling, dict):
         return said

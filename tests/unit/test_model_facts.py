@@ -128,6 +128,12 @@ def test_a_hub_that_does_not_answer_is_asked_once_for_each_model(
             131072,
         ),
         ({"max_position_embeddings": 100, "rope_parameters": {"full_attention": {"factor": 3}, "sliding_attention": {}}}, 300),
+        ({"max_position_embeddings": 100, "rope_parameters": {"rope_type": "dynamic", "factor": 4.0}}, 100),
+        (
+            {"max_position_embeddings": 131072, "original_max_position_embeddings": 4096,
+             "rope_parameters": {"rope_type": "longrope", "factor": 32.0}},
+            4096,
+        ),
     ],
 )  # fmt: skip
 def test_positions_are_those_that_scaling_leads_to(config: dict[str, Any], positions: int | None) -> None:

@@ -30,6 +30,10 @@ def test_facts_of_every_architecture(architecture: str) -> None:
         ({"rope_type": "yarn", "factor": 4.0}, 1024),
         ({"full_attention": {"factor": 8.0}, "sliding_attention": {"rope_type": "default"}}, 2048),
         (None, 256),
+        # Beyond the original length, frequencies depend on what is computed beside and before.
+        ({"rope_type": "dynamic", "factor": 4.0}, 256),
+        ({"rope_type": "longrope", "factor": 4.0, "original_max_position_embeddings": 64}, 64),
+        ({"full_attention": {"rope_type": "dynamic", "factor": 2.0}, "sliding_attention": {}}, 256),
     ],
 )
 def test_stretched_positions_count(rope: Any, positions: int) -> None:
