@@ -7,10 +7,8 @@ import uuid
 import msgspec
 
 from common.messages import UploadFile
-from hiddenfeed.batch_file import read_header, whole_file_checksum
 from hiddenfeed.checksum import RunningChecksum, parse
 from hiddenfeed.errors import DataError, MissingObjectError, PermanentError, TransientError
-from hiddenfeed.evidence import MAX_NOTE_BYTES, QuarantineNote
 from hiddenfeed.store.base import ObjectInfo, Store
 from hiddenfeed.store.s3_judge import proves_itself
 
@@ -51,6 +49,9 @@ def is_stored(store: Store, message: UploadFile) -> bool:
 
 
 def _check_file(store: Store, message: UploadFile, info: ObjectInfo) -> None:
+    # numpy comes with it: an uploader is small, and this is rare.
+    from hiddenfeed.batch_file import read_header, whole_file_checksum
+
     same_size = info.size_bytes == message.size_bytes
     if same_size and _checksum(store, info, parse(message.checksum)[0]) == message.checksum:
         return
@@ -75,6 +76,8 @@ def _checksum(store: Store, info: ObjectInfo, algorithm: str) -> str:
 
 
 def _check_note(store: Store, message: UploadFile, info: ObjectInfo) -> None:
+    from hiddenfeed.evidence import MAX_NOTE_BYTES, QuarantineNote
+
     if info.size_bytes > MAX_NOTE_BYTES:
         raise DataError("too much for a note")
     try:
