@@ -17,6 +17,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from benchmarks.progress import doing
 from benchmarks.queue_memory import Window, bytes_per_queued_batch, measure_window
 from benchmarks.queue_overhead import Overhead, measure_overhead
 from benchmarks.queue_rates import Rate, measure_idle, measure_rate
@@ -92,8 +93,9 @@ def run(*, quick: bool) -> dict[str, Any]:
         per_batch = bytes_per_queued_batch(database(), scale.queued)
         window = measure_window(database(), scale.windowed, scale.window, scale.settings)
         rates: dict[int, list[Rate]] = {workers: [] for workers in scale.workers}
-        for _ in range(scale.rounds):
+        for number in range(scale.rounds):
             for workers, found in rates.items():
+                doing(f"round {number + 1} of {scale.rounds}: {workers} workers")
                 found.append(measure_rate(database(), workers, jobs=scale.jobs, seconds=scale.job_seconds))
     return _rates(rates) | _overhead(overhead, idle) | _memory(per_batch, window)
 

@@ -20,6 +20,7 @@ import torch
 
 from benchmarks.emulated_device import EmulatedDevice, EmulatedLoop, EmulatedModel
 from benchmarks.planned_run import RunSpec, mixed_lengths, put_run
+from benchmarks.progress import doing
 from benchmarks.scratch import scratch
 from benchmarks.surroundings import AtOnce, Reader, SlowSpool, Used
 from common.messages import BatchReport, ExtractBatch, UploadFile
@@ -88,10 +89,11 @@ def run(*, quick: bool) -> dict[str, Any]:
         server = start_redis(folder / "redis")
         try:
             with redis.Redis.from_url(server.url) as client:
-                found = {
-                    variant: _Measurement(folder / variant, client, store, document, what).measure(manifests)
-                    for variant, what in VARIANTS.items()
-                }
+                found = {}
+                for variant, what in VARIANTS.items():
+                    doing(variant)
+                    measurement = _Measurement(folder / variant, client, store, document, what)
+                    found[variant] = measurement.measure(manifests)
         finally:
             server.stop()
     results: dict[str, Any] = {variant: each.pop("busy_fraction") for variant, each in found.items()}

@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from benchmarks.eta_fleet import SHARES, Look, Machine, Scenario, plan_work, record_of, simulate
+from benchmarks.progress import doing
 from common.batch_cost import fit
 from common.eta import estimate
 from common.run_state import Progress, RunRecord
@@ -47,17 +48,20 @@ SCENARIOS = (
 def run(*, quick: bool) -> dict[str, Any]:
     """Errors over all scenarios and seeds: the largest median of a scenario, and the worst of all."""
     seeds = range(_QUICK_SEEDS if quick else _SEEDS)
+    doing(f"{len(SCENARIOS)} simulated runs, {len(seeds)} seeds each")
     simulated = {scenario.name: _scenario(scenario, seeds) for scenario in SCENARIOS}
     found: dict[str, Any] = {"scenarios": simulated}
     runs = list(simulated.values())
     if not quick:
         from benchmarks.eta_run import Crew, real_run
 
+        doing("a run on this machine")
         record, looks = real_run(Crew())
         found["real"] = (
             errors_of(record, looks) | oracle_errors(record, looks) | {"device_drift": drift(looks)}
         )
         # One of two is killed, another comes instead: until that is over nobody can foresee it.
+        doing("a run of two workers, of which one is killed, and one more comes")
         record, looks = real_run(Crew(workers=2, dies=0.06, joins=0.08))
         found["real_fleet"] = (
             errors_of(record, looks, (0.20,))

@@ -25,6 +25,7 @@ from benchmarks.extraction_account import Account, CountedWorker
 from benchmarks.extraction_results import Round, describe, shares, speeds
 from benchmarks.extraction_run import FULL, QUICK, Scale, put_model_run, record_of, token_bytes
 from benchmarks.other_ways import OtherWays
+from benchmarks.progress import doing
 from benchmarks.random_model import random_qwen3
 from common.messages import BatchReport
 from common.queues import (
@@ -82,10 +83,11 @@ def measure_models(
     server = start_redis(folder / "redis")
     try:
         with redis.Redis.from_url(server.url) as client:
-            return {
-                model: Measurement(folder / model, client, path, scale, device).measure()
-                for model, path in models.items()
-            }
+            found = {}
+            for model, path in models.items():
+                doing(f"{model}: a first round, which is not counted")
+                found[model] = Measurement(folder / model, client, path, scale, device).measure()
+            return found
     finally:
         server.stop()
 
@@ -131,7 +133,8 @@ class Measurement:
             as_in_a_job(others.seconds)
             self._reports.clear()
             rounds, usual = [], []
-            for _ in range(self._scale.rounds):
+            for number in range(self._scale.rounds):
+                doing(f"round {number + 1} of {self._scale.rounds}")
                 rounds.append(self._round(bare, account))
                 usual.append(as_in_a_job(others.seconds))
         finally:

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from benchmarks.conversations import write_conversations, write_model_folder
+from benchmarks.progress import doing
 from common.processors import allowed_processors
 
 SIZES, QUICK_SIZES = (10_000, 100_000), (1000, 4000)
@@ -40,6 +41,7 @@ def measure(sizes: Sequence[int], *, quick: bool) -> dict[str, Any]:
         write_model_folder(folder / "model")
         found: list[dict[str, Any]] = []
         for size in sizes:
+            doing(f"{size:,} conversations")
             write_conversations(folder / "data.jsonl", size)
             found.append({"rows": size, **_child(folder, "prepare", 1)})
             if size <= _LARGEST:

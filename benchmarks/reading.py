@@ -21,6 +21,7 @@ from unittest.mock import patch
 import numpy as np
 
 from benchmarks.planned_run import RunSpec, mixed_lengths, put_run
+from benchmarks.progress import doing
 from benchmarks.scratch import scratch
 from hiddenfeed.batch_layout import BatchFacts, BatchLayout, encode_header
 from hiddenfeed.checksum import checksum_of
@@ -99,6 +100,7 @@ def _measure(url: str, options: StoreOptions, spec: RunSpec, scale: Scale) -> di
         "drawn": lambda number: float(_draw(reader, number, scale.drawn)),
     }
     for number in range(scale.rounds + 1):
+        doing(f"{url}: round {number} of {scale.rounds}")
         for name in sorted(ways, reverse=number % 2 == 1):
             began = time.perf_counter()
             tokens = ways[name](number)

@@ -17,6 +17,7 @@ from typing import Any
 
 import redis
 
+from benchmarks.progress import doing
 from benchmarks.queue_fleet import Fleet, fleet, pause, wait_until
 from benchmarks.queue_jobs import manifests, starts
 from common.queues import JobRequest, enqueue, extract_request
@@ -89,6 +90,7 @@ def run(*, quick: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="hfbench-") as folder:
         server = start_redis(Path(folder))
         try:
+            doing(f"{scale.rounds} workers are killed, one after the other")
             urls = [server.database_url(number) for number in range(scale.rounds)]
             seconds = _seconds(urls, scale)
         finally:

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from benchmarks.progress import doing
 from benchmarks.scratch import scratch
 from benchmarks.upload_children import (
     Certificate,
@@ -50,6 +51,7 @@ def run(*, quick: bool, only: str | None = None) -> dict[str, Any]:
         results: dict[str, Any] = {"cores": os.cpu_count(), "load_before": os.getloadavg()[0]}
         for name, part in PARTS.items():
             if only in (None, name):
+                doing(f"upload: {name}")
                 results[name] = part(files, folder, quick)
     results["load_after"] = os.getloadavg()[0]
     return results
@@ -76,6 +78,20 @@ def _sink(files: Files, folder: Path, quick: bool) -> dict[str, Any]:
             comparison = Comparison(ways, order, amount, slow, 2 if mib_of(order) == 512 else _THREADS)
             for number in range(2 if quick else 4):
                 comparison.round(number, server, clients, _THREADS)
+            found["sizes"][str(mib_of(order))] = comparison.summary()
+    return found
+
+
+def _alone(files: Files, folder: Path, quick: bool) -> dict[str, Any]:
+    """The same with one request in flight, so that the processors are not full."""
+    ways = ["raw", "ours"]
+    found: dict[str, Any] = {"sizes": {}}
+    with sink() as server, ExitStack() as stack:
+        clients = clients_of(stack, ways, server, 1)
+        for order in _compared(files, quick):
+            comparison = Comparison(ways, order, _amount(_SINK_MB, order, quick) // 4, 0, 2)
+            for number in range(2 if quick else 6):
+                comparison.round(number, server, clients, 1)
             found["sizes"][str(mib_of(order))] = comparison.summary()
     return found
 
@@ -158,6 +174,7 @@ def _amount(amounts: dict[int, int], order: Order, quick: bool) -> int:
 #: Each part by itself: `--only NAME`.
 PARTS: dict[str, Callable[[Files, Path, bool], dict[str, Any]]] = {
     "sink": _sink,
+    "alone": _alone,
     "seaweedfs": _seaweedfs,
     "tls": _tls,
     "memory": _memory,
@@ -223,6 +240,7 @@ def _describe_slowdown(found: dict[str, Any]) -> Iterator[str]:
 
 _DESCRIBED: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
     "sink": _describe_sizes("sink"),
+    "alone": _describe_sizes("alone"),
     "seaweedfs": _describe_sizes("SeaweedFS"),
     "tls": _describe_sizes("TLS"),
     "memory": _describe_memory,

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from benchmarks.progress import doing
 from benchmarks.upload_children import Client, Server, client, sink, with_keys
 from benchmarks.upload_sink import PUTS_PATH
 from benchmarks.upload_ways import Order
@@ -78,6 +79,9 @@ def measure_latency(large: Order, small: Order, *, quick: bool) -> dict[str, Any
     carried: dict[tuple[int, float], Measured] = {}
     rows: dict[Case, dict[str, Any]] = {}
     for case in cases:
+        doing(
+            f"latency: {case.in_flight} requests in flight over {case.replicas} processes, {case.mb_per_s_per_connection:g} MB/s each"
+        )
         order = large if case.mb_per_s_per_connection == _FAST else small
         kind = (case.in_flight, case.mb_per_s_per_connection)
         if case.in_flight >= _MANY and kind not in carried:
