@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from hiddenfeed.checksum import ALGORITHM, CRC32, CRC64NVME, RunningChecksum, checksum_of
-from hiddenfeed.errors import DataError, MissingObjectError, TransientError
+from hiddenfeed.checksum import ALGORITHM, RunningChecksum, checksum_of
+from hiddenfeed.errors import DataError, TransientError
 from hiddenfeed.layout import check_key
 from hiddenfeed.local_file import replacing
 from hiddenfeed.options import StoreOptions
@@ -19,21 +18,19 @@ from hiddenfeed.store.deadline import transfer_deadline
 from hiddenfeed.store.gate import RequestGate
 from hiddenfeed.store.s3_begun import BegunUploads, spares_objects
 from hiddenfeed.store.s3_client import parse_s3_url
-from hiddenfeed.store.s3_errors import NO_UPLOAD, NOT_FOUND, error_code, from_client, from_reply, translated
+from hiddenfeed.store.s3_errors import NO_UPLOAD, error_code, from_client, from_reply, translated
 from hiddenfeed.store.s3_foreign import check_list, needed
 from hiddenfeed.store.s3_link import S3Link
 from hiddenfeed.store.s3_multipart import MultipartPut
 from hiddenfeed.store.s3_put import S3Put
+from hiddenfeed.store.s3_read import S3Reads, info_of
 from hiddenfeed.store.verified_file import VerifiedFile
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
-#: Asked beyond its end, an object has no bytes.
-_BEYOND_END = frozenset({"InvalidRange", "416"})
 #: As many as S3 gives at a time.
 _KEYS_PER_PAGE = 1000
-_READ_BYTES = 1024 * 1024
 
 
 class S3Store:
@@ -51,6 +48,7 @@ class S3Store:
         self._options = options
         self._link = S3Link(parse_s3_url(url), options, gate, notes)
         self._place = self._link.place
+        self._reads = S3Reads(self._link)
 
     @property
     def _client(self) -> S3Client:
@@ -71,13 +69,13 @@ class S3Store:
 
     def head(self, key: str, *, checksum: bool = False) -> ObjectInfo | None:
         """See `Store.head`."""
-        reply = self._head_reply(key)
+        reply = self._reads.head_reply(key)
         if reply is None:
             return None
-        info = _info(key, reply)
+        info = info_of(key, reply)
         if not checksum or info.checksum is not None:
             return info
-        return self._as_read(key, reply, ALGORITHM)
+        return self._reads.as_read(key, reply, ALGORITHM)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """See `Store.list`."""
@@ -113,24 +111,24 @@ class S3Store:
     def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         """See `Store.read`."""
         if start == 0 and length is None:
-            reply = self._existing(key)
-            data = b"".join(self._stream(key, reply))
-            expected = _info(key, reply).checksum
+            reply = self._reads.existing(key)
+            data = b"".join(self._reads.stream(key, reply))
+            expected = info_of(key, reply).checksum
             if expected is not None and checksum_of(data, expected.partition(":")[0]) != expected:
                 raise TransientError(f"{self.url}/{key} arrived damaged")
             return data
         if length == 0:
-            self._existing(key)
+            self._reads.existing(key)
             return b""
-        return self._read_range(key, start, length)
+        return self._reads.section(key, start, length)
 
     def download(self, key: str, path: Path) -> ObjectInfo:
         """See `Store.download`."""
-        reply = self._existing(key)
-        info = _info(key, reply)
+        reply = self._reads.existing(key)
+        info = info_of(key, reply)
         running = RunningChecksum(info.checksum.partition(":")[0] if info.checksum else ALGORITHM)
         with replacing(path) as file:
-            for block in self._stream(key, reply):
+            for block in self._reads.stream(key, reply):
                 running.update(block)
                 file.write(block)
             if info.checksum is not None and running.value != info.checksum:
@@ -209,94 +207,4 @@ class S3Store:
         return needed(reply, field, self._place.endpoint, doing)
 
     def _put(self, key: str) -> S3Put:
-        return S3Put(self._link, check_key(key), self.head, self._read_back)
-
-    def _read_back(self, key: str, algorithm: str) -> ObjectInfo | None:
-        """The object with the checksum of its bytes, read for that; None if there is none."""
-        reply = self._head_reply(key)
-        return None if reply is None else self._as_read(key, reply, algorithm)
-
-    def _as_read(self, key: str, reply: Any, algorithm: str) -> ObjectInfo:
-        running = RunningChecksum(algorithm)
-        for block in self._stream(key, reply):
-            running.update(block)
-        info = _info(key, reply)
-        return ObjectInfo(key=key, size_bytes=info.size_bytes, checksum=running.value, metadata=info.metadata)
-
-    def _head_reply(self, key: str) -> Any | None:
-        try:
-            reply = self._link.head_object(self._place.full_key(check_key(key)))
-            for field in ("ContentLength", "ETag"):
-                self._needed(reply, field, f"look at {key}")
-            return reply
-        except ClientError as error:
-            if error_code(error) in NOT_FOUND:
-                return None
-            raise from_reply(error, self._place, f"look at {key}") from error
-        except BotoCoreError as error:
-            raise from_client(error, self._place, f"look at {key}") from error
-
-    def _existing(self, key: str) -> Any:
-        reply = self._head_reply(key)
-        if reply is None:
-            raise MissingObjectError(f"{self.url}/{key} does not exist")
-        return reply
-
-    def _stream(self, key: str, reply: Any) -> Iterator[bytes]:
-        """All bytes of the object that `reply` (a HEAD's) describes, going on where a connection broke off."""
-        size, position, broken = int(reply["ContentLength"]), 0, 0
-        while position < size:
-            before, reason = position, None
-            try:
-                body = self._client.get_object(
-                    Bucket=self._place.bucket,
-                    Key=self._place.full_key(key),
-                    Range=f"bytes={position}-{size - 1}",
-                    IfMatch=reply["ETag"],
-                )["Body"]
-                with closing(body):
-                    for block in body.iter_chunks(_READ_BYTES):
-                        position += len(block)
-                        yield block
-            except ClientError as error:
-                raise from_reply(error, self._place, f"read {key}") from error
-            except BotoCoreError as error:
-                reason = from_client(error, self._place, f"read {key}")
-            else:
-                reason = TransientError(f"could not read {key}: the object ended at byte {position}")
-            broken = 0 if position > before else broken + 1
-            if broken >= self._options.s3_max_attempts:
-                raise reason
-
-    def _read_range(self, key: str, start: int, length: int | None) -> bytes:
-        end = "" if length is None else start + length - 1
-        for attempt in range(1, self._options.s3_max_attempts + 1):
-            try:
-                reply = self._client.get_object(
-                    Bucket=self._place.bucket,
-                    Key=self._place.full_key(check_key(key)),
-                    Range=f"bytes={start}-{end}",
-                )
-                with closing(reply["Body"]) as body:
-                    return bytes(body.read())
-            except ClientError as error:
-                if error_code(error) in _BEYOND_END:
-                    return b""
-                raise from_reply(error, self._place, f"read {key}") from error
-            except BotoCoreError as error:
-                if attempt == self._options.s3_max_attempts:
-                    raise from_client(error, self._place, f"read {key}") from error
-        raise AssertionError("unreachable")
-
-
-def _info(key: str, reply: Any) -> ObjectInfo:
-    """What a HEAD's reply says; a checksum over parts instead of bytes is no use to us."""
-    checksum = None
-    if reply.get("ChecksumType", "FULL_OBJECT") == "FULL_OBJECT":
-        for algorithm in (CRC64NVME, CRC32):
-            if value := reply.get(f"Checksum{algorithm.upper()}"):
-                checksum = f"{algorithm}:{value}"
-                break
-    # Some servers write the names their own way.
-    metadata = {name.lower(): value for name, value in reply.get("Metadata", {}).items()}
-    return ObjectInfo(key=key, size_bytes=int(reply["ContentLength"]), checksum=checksum, metadata=metadata)
+        return S3Put(self._link, check_key(key), self.head, self._reads.read_back)
