@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,6 +47,8 @@ _OF_AN_OBJECT = frozenset({"HeadObject", "GetObject", "DeleteObject", "AbortMult
 _KEYS_REFUSED = EXPIRED | {"InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch"}
 #: What a HEAD says of keys, having no room for a reason.
 _KEYS_REFUSED_BARELY = frozenset({400, 401, 403})
+#: How a message of TLS begins that says why a connection ends.
+_TLS_ALERT = "\x15\x03"
 #: What OpenSSL makes of an answer that is not TLS.
 _NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE"})
 
@@ -185,11 +188,25 @@ def from_client(error: BotoCoreError, place: S3Place, doing: str) -> HiddenfeedE
         return ConfigError(
             f"{place.endpoint} does not speak TLS ({_cause(error)}); if it speaks plain HTTP, set --s3-endpoint {plain}"
         )
+    if isinstance(distrust, http.client.BadStatusLine) and str(distrust).startswith(_TLS_ALERT):
+        return ConfigError(f"{place.endpoint} speaks TLS; set --s3-endpoint {_as_tls(place)}")
     if isinstance(error, EndpointConnectionError | ConnectTimeoutError):
         return TransientError(f"S3 at {place.endpoint} is not reachable: {_cause(error)}")
     if isinstance(error, ReadTimeoutError):
         return TransientError(f"could not {doing}: {place.endpoint} did not answer in time")
-    return TransientError(f"could not {doing}: the connection to {place.endpoint} failed ({_cause(error)})")
+    failed = f"could not {doing}: the connection to {place.endpoint} failed ({_cause(error)})"
+    if isinstance(distrust, http.client.RemoteDisconnected | ConnectionResetError) and _is_plain(place):
+        # What many servers do with a request that is not TLS.
+        failed += f"; if it speaks TLS, set --s3-endpoint {_as_tls(place)}"
+    return TransientError(failed)
+
+
+def _is_plain(place: S3Place) -> bool:
+    return place.endpoint.startswith("http://")
+
+
+def _as_tls(place: S3Place) -> str:
+    return place.endpoint.replace("http://", "https://", 1)
 
 
 def _status(error: ClientError) -> int:

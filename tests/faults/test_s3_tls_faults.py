@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import msgspec
 import pytest
 
 from hiddenfeed.checksum import checksum_of
-from hiddenfeed.errors import ConfigError, DataError, TransientError
+from hiddenfeed.errors import ConfigError, DataError, HiddenfeedError, TransientError
 from hiddenfeed.options import MIB, StoreOptions
 from hiddenfeed.store import PutOutcome, Store, open_store
 from hiddenfeed.store.verified_file import BLOCK_BYTES, VerifiedBody
@@ -146,3 +148,29 @@ def test_a_request_holds_one_block_of_its_file(
     assert sum(len(block) for block in blocks) == len(DATA)
     assert max(len(block) for block in blocks) == BLOCK_BYTES
     assert len({id(block.obj) for block in blocks}) == 1, "blocks do not share one buffer"
+
+
+def test_plain_http_to_a_server_with_tls_names_the_other_address(server: ScriptedS3) -> None:
+    plain = server.endpoint.replace("https:", "http:")
+    options = StoreOptions(s3_endpoint=plain, s3_max_attempts=1)
+    with pytest.raises(HiddenfeedError, match=f"speaks TLS.* set --s3-endpoint {server.endpoint}$"):
+        open_store("s3://bucket/x", options).check()
+
+
+def test_an_alert_of_tls_is_no_reply_of_s3s() -> None:
+    """What other servers than Python's send before they hang up."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        answering = threading.Thread(target=_alert, args=(listener,))
+        answering.start()
+        options = StoreOptions(s3_endpoint=f"http://127.0.0.1:{port}", s3_max_attempts=1)
+        with pytest.raises(ConfigError, match=f"speaks TLS; set --s3-endpoint https://127.0.0.1:{port}$"):
+            open_store("s3://bucket/x", options).check()
+        answering.join()
+
+
+def _alert(listener: socket.socket) -> None:
+    connection, _ = listener.accept()
+    with connection:
+        connection.recv(65536)
+        connection.sendall(b"\x15\x03\x01\x00\x02\x02\x16")
