@@ -13,7 +13,6 @@ import os
 import re
 import secrets
 import shutil
-import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +21,7 @@ import msgspec
 
 from common.part_file import PART_SUFFIX, PartFile
 from common.settings.catalogue import SpoolSettings
+from common.spool_path import FILE_NAME, RELATIVE, SUFFIXES, TOKEN, plain_file, replaced_file
 from hiddenfeed.errors import ConfigError, PermanentError
 from hiddenfeed.layout import batch_name, check_run_id
 from hiddenfeed.local_file import local_error, replacing, sync_folder
@@ -32,10 +32,6 @@ _LOCK_NAME = ".lock"
 _NAME_FILE = ".name"
 _FOLDER_MODE = 0o2770
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")
-_TOKEN = re.compile(r"[A-Za-z0-9]{1,64}")
-_SUFFIXES = (".safetensors", ".json")
-_FILE_NAME = re.compile(r"(?P<batch>\d{6,})-[A-Za-z0-9]{1,64}(?P<suffix>\.safetensors|\.json)")
-_RELATIVE = re.compile(r"(?P<run>[A-Za-z0-9][A-Za-z0-9_-]{0,99})/(?P<file>[^/]+)")
 
 
 class SpoolUsage(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,7 +141,7 @@ class Spool:
         Raises ConfigError for a file larger than the cap, since waiting would not help, and
         PermanentError for a token or suffix that cannot name a file.
         """
-        if not _TOKEN.fullmatch(token) or suffix not in _SUFFIXES:
+        if not TOKEN.fullmatch(token) or suffix not in SUFFIXES:
             raise PermanentError(f"{token!r} with suffix {suffix!r} cannot name a file in the spool")
         cap = self._current().spool_cap_bytes
         if size_bytes > cap:
@@ -168,39 +164,24 @@ class Spool:
             raise local_error(error, f"{part_path} cannot be written") from error
         return part
 
-    @staticmethod
-    def parse(relative: str) -> tuple[str, int, str]:
-        """(run id, batch id, suffix) that a path relative to a spool names; raises PermanentError if it is none."""
-        match = _RELATIVE.fullmatch(relative)
-        file_match = _FILE_NAME.fullmatch(match["file"]) if match else None
-        if match is None or file_match is None:
-            raise PermanentError(f"{relative!r} is not the path of a file in a spool")
-        return match["run"], int(file_match["batch"]), file_match["suffix"]
-
     def resolve(self, relative: str) -> Path:
-        """The absolute path of a finished file, there or not.
+        """The absolute path of a finished file, there or not; raises PermanentError for what leaves the spool."""
+        return plain_file(self.root, relative)
 
-        Raises PermanentError for whatever is not a plain `run/batch-token.suffix` inside the
-        spool: absolute paths, `..`, other names, symbolic links and folders.
-        """
-        self.parse(relative)
-        path = self.root / relative
-        for part, is_kind in ((path.parent, stat.S_ISDIR), (path, stat.S_ISREG)):
-            try:
-                mode = part.lstat().st_mode
-            except FileNotFoundError:
-                continue
-            if not is_kind(mode):
-                raise PermanentError(f"{relative!r} leaves the spool: {part.name} is a link or no plain file")
-        return path
+    def is_replaced(self, relative: str) -> bool:
+        """Whether a link, pipe, socket or device has a finished file's name; raises PermanentError as `remove`."""
+        return replaced_file(self.root, relative) is not None
 
     def open(self, relative: str) -> int:
         """A read-only descriptor of a finished file; raises FileNotFoundError, or PermanentError as `resolve`."""
         return os.open(self.resolve(relative), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
     def remove(self, relative: str) -> bool:
-        """Delete a finished file; False if it was gone already."""
-        path = self.resolve(relative)
+        """Delete a finished file, or what has its name, never what a link leads to; False if it was gone already.
+
+        Raises PermanentError for a path that leaves the spool, and for a folder under a file's name.
+        """
+        path = replaced_file(self.root, relative) or plain_file(self.root, relative)
         try:
             path.unlink()
         except FileNotFoundError:
@@ -214,7 +195,7 @@ class Spool:
         found = []
         for name, status in self._entries():
             run_id, _, file_name = name.partition("/")
-            if match := _FILE_NAME.fullmatch(file_name):
+            if match := FILE_NAME.fullmatch(file_name):
                 found.append(
                     SpoolFile(
                         run_id=run_id,
@@ -265,7 +246,7 @@ class Spool:
                 folders = [
                     self.root / entry.name
                     for entry in entries
-                    if entry.is_dir(follow_symlinks=False) and _RELATIVE.fullmatch(f"{entry.name}/x")
+                    if entry.is_dir(follow_symlinks=False) and RELATIVE.fullmatch(f"{entry.name}/x")
                 ]
         except FileNotFoundError:
             return
@@ -280,7 +261,7 @@ class Spool:
             except FileNotFoundError:
                 continue
             for name in names:
-                if not _FILE_NAME.fullmatch(name.removesuffix(PART_SUFFIX)):
+                if not FILE_NAME.fullmatch(name.removesuffix(PART_SUFFIX)):
                     continue
                 try:
                     yield f"{folder.name}/{name}", (folder / name).lstat()

@@ -9,7 +9,8 @@ import msgspec
 
 from common.messages import UploadFile
 from common.queues import extract_job_id, upload_job_id
-from common.spool import Spool, SpoolFile
+from common.spool import SpoolFile
+from common.spool_path import parse_spool_path
 from hiddenfeed.checksum import parse
 from hiddenfeed.errors import DataError, PermanentError
 from hiddenfeed.layout import batch_key, quarantine_note_key
@@ -41,7 +42,7 @@ def check_message(message: UploadFile, spool_name: str) -> None:
         raise PermanentError(
             f"the file is in spool {message.spool!r} and this uploader serves {spool_name!r}"
         )
-    run_id, batch_id, suffix = Spool.parse(message.path)
+    run_id, batch_id, suffix = parse_spool_path(message.path)
     if (run_id, batch_id) != (batch.run_id, batch.batch_id):
         raise PermanentError(
             f"path {message.path!r} is not a file of batch {batch.batch_id} of {batch.run_id}"

@@ -43,7 +43,8 @@ def is_stored(store: Store, message: UploadFile) -> bool:
         raise PermanentError(
             f"{store.url}/{message.key} is in the way, {info.size_bytes} bytes that are not batch "
             f"{message.batch.batch_id} of run {message.batch.run_id} ({error}): the file stays in the spool; take the object "
-            f"away, then `python -m producer retry-failed {message.batch.run_id}`"
+            f"away (`hiddenfeed tidy {store.url}/{message.batch.run_id} --deep --remove`), then "
+            f"`python -m producer retry-failed {message.batch.run_id}`"
         ) from error
     return True
 

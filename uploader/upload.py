@@ -97,6 +97,8 @@ class FileUploader:
         return ending
 
     def _transfer(self, message: UploadFile) -> Ending:
+        if self._spool.is_replaced(message.path):
+            return self._without_file(message, f"{message.path} is a link or no plain file")
         path = self._spool.resolve(message.path)
         if not path.exists():
             return self._without_file(message, f"{message.path} is gone from the spool")

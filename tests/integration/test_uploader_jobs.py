@@ -203,7 +203,9 @@ def test_what_is_no_batch_is_in_the_way_and_costs_no_file(
     _put_by_hand(request, store, message.key, junk)
     if gone:
         spool.resolve(message.path).unlink()
-    with pytest.raises(PermanentError, match=f"is in the way.*{why}.*retry-failed run-1"):
+    with pytest.raises(
+        PermanentError, match=f"is in the way.*{why}.*hiddenfeed tidy .*/{RUN} .*retry-failed {RUN}"
+    ):
         upload(redis_client, store, spool, message)
     assert store.read(message.key) == junk
     assert len(spool.files()) == (not gone)
@@ -309,6 +311,18 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
+def replace_by_a_link(path: Path) -> None:
+    """Even one to the very bytes that were announced."""
+    elsewhere = path.parent.parent.parent / "elsewhere.bin"
+    path.rename(elsewhere)
+    path.symlink_to(elsewhere)
+
+
+def replace_by_a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -316,16 +330,20 @@ def flip(path: Path) -> None:
         lambda path: os.truncate(path, len(DATA) - 1),
         lambda path: os.truncate(path, len(DATA) + 1),
         Path.unlink,
+        replace_by_a_link,
+        replace_by_a_pipe,
     ],
-    ids=["flipped", "truncated", "grown", "gone"],
+    ids=["flipped", "truncated", "grown", "gone", "a link", "a pipe"],
 )
 def test_a_file_that_is_lost_sends_its_batch_back(
     redis_client: redis.Redis, store: Store, spool: Spool, damage: Callable[[Path], None]
 ) -> None:
     message = finished_file(spool, 7, DATA)
-    damage(spool.resolve(message.path))
+    path = spool.resolve(message.path)
+    damage(path)
     receipt = upload(redis_client, store, spool, message)
     assert receipt.outcome == "sent-back"
+    assert not os.path.lexists(path)
     assert store.head(message.key) is None
     assert spool.files() == []
     assert waiting_extractions(redis_client) == [message.batch]

@@ -14,6 +14,7 @@ import pytest
 
 from common.settings.catalogue import SpoolSettings
 from common.spool import Spool, kept_name
+from common.spool_path import parse_spool_path
 from hiddenfeed.errors import ConfigError, DataError, PermanentError
 
 MIB = 1024 * 1024
@@ -217,7 +218,7 @@ def test_threads_share_the_cap(spool: Spool) -> None:
 )  # fmt: skip
 def test_no_path_leaves_the_spool(spool: Spool, path: str) -> None:
     publish(spool, b"x")
-    for call in (spool.resolve, spool.open, spool.remove, spool.parse):
+    for call in (spool.resolve, spool.open, spool.remove, spool.is_replaced, parse_spool_path):
         with pytest.raises(PermanentError, match="is not the path of a file in a spool"):
             call(path)
 
@@ -231,11 +232,30 @@ def test_no_link_leads_out_of_the_spool(spool: Spool, tmp_path: Path) -> None:
     (spool.root / "run-1" / "000001-t.json").symlink_to(secret / "000000-t.json")
     (spool.root / "run-1" / "000002-t.json").mkdir()
     for path in ("run-2/000000-t.json", "run-1/000001-t.json", "run-1/000002-t.json"):
-        for call in (spool.resolve, spool.open, spool.remove):
+        for call in (spool.resolve, spool.open):
             with pytest.raises(PermanentError, match="leaves the spool"):
                 call(path)
+    for path in ("run-2/000000-t.json", "run-1/000002-t.json"):
+        for ask in (spool.is_replaced, spool.remove):
+            with pytest.raises(PermanentError, match="leaves the spool"):
+                ask(path)
     assert [file.path for file in spool.files()] == ["run-1/000000-t1.safetensors"]
     assert (secret / "000000-t.json").exists()
+
+
+def test_what_has_a_files_name_is_taken_away_and_not_what_it_leads_to(spool: Spool, tmp_path: Path) -> None:
+    ours = publish(spool, b"x")
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    (spool.root / "run-1" / "000001-t.json").symlink_to(secret)
+    os.mkfifo(spool.root / "run-1" / "000002-t.json")
+    found = [spool.is_replaced(path) for path in (ours, "run-1/000001-t.json", "run-1/000002-t.json")]
+    assert found == [False, True, True]
+    assert spool.remove("run-1/000001-t.json")
+    assert spool.remove("run-1/000002-t.json")
+    assert not spool.is_replaced("run-1/000002-t.json")
+    assert secret.read_text() == "secret"
+    assert sorted(path.name for path in (spool.root / "run-1").iterdir()) == [Path(ours).name]
 
 
 def test_a_finished_file_is_opened_for_reading_only(spool: Spool) -> None:
