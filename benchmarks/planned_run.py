@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from common.messages import ExtractBatch
 from hiddenfeed.checksum import checksum_of
 from hiddenfeed.layout import run_document_key, skipped_key, tokens_key
-from hiddenfeed.plan_file import SKIPPED_SCHEMA, TOKENS_SCHEMA
+from hiddenfeed.plan_file import SKIPPED_SCHEMA, TOKENS_SCHEMA, TOKENS_WRITING
 from hiddenfeed.run import InputFile, PlanSummary, RunDocument, RunIdentity, StoredFile, fingerprint
 from hiddenfeed.store import Store
 from hiddenfeed.taps import describe
@@ -81,7 +81,7 @@ def mixed_lengths(samples: int, mean: int, longest: int, seed: int = 0) -> npt.N
 def _tokens_file(plan: Plan, spec: RunSpec, run_id: str) -> tuple[bytes, list[ExtractBatch]]:
     random = np.random.default_rng(spec.seed)
     sink, manifests = io.BytesIO(), []
-    with pq.ParquetWriter(sink, TOKENS_SCHEMA, compression="zstd") as writer:
+    with pq.ParquetWriter(sink, TOKENS_SCHEMA, **TOKENS_WRITING) as writer:
         for batch_id in range(plan.batches):
             batch = plan.batch(batch_id)
             offsets = np.concatenate([[0], np.cumsum(plan.lengths[batch.samples])]).astype(np.int32)

@@ -11,7 +11,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,18 +92,14 @@ class TokenBatch:
 class TokenFile:
     """tokens.parquet of one run, on local disk. Safe to use from several threads."""
 
-    def __init__(self, path: Path) -> None:
-        """Opens the file; raises DataError if it is no plan."""
-        self.path = path
+    def __init__(self, path: Path, mend: Callable[[], None] | None = None) -> None:
+        """Opens the file; raises DataError if it is no plan.
+
+        `mend` puts a whole file in the place of one that was damaged since; raises TransientError or DataError if it cannot.
+        """
+        self.path, self._mend = path, mend
         self._lock = threading.Lock()
-        with _parquet_errors(path):
-            self._file = pq.ParquetFile(path, memory_map=True, pre_buffer=False)
-            schema = self._file.schema_arrow
-        for column in TOKENS_SCHEMA:
-            if schema.get_field_index(column.name) < 0 or not schema.field(column.name).type.equals(
-                column.type
-            ):
-                raise DataError(f"{path} must have a column {column.name} of {column.type}")
+        self._file = _open_plan(path)
 
     @property
     def batches(self) -> int:
@@ -149,8 +145,34 @@ class TokenFile:
     def _read(self, row_group: int, columns: list[str]) -> pa.Table:
         if not 0 <= row_group < self.batches:
             raise DataError(f"{self.path} has no row group {row_group}: it holds {self.batches}")
-        with _parquet_errors(self.path), self._lock:
+        with self._lock:
+            try:
+                return self._rows(row_group, columns)
+            except DataError as error:
+                if self._mend is None:
+                    raise
+                log.warning("tokens cannot be read, so the file is looked at", reason=str(error))
+            # The run is proven to be readable in the store: a batch is not at fault for what a disk does to a copy.
+            self._mend()
+            self._file.close()
+            self._file = _open_plan(self.path)
+            return self._rows(row_group, columns)
+
+    def _rows(self, row_group: int, columns: list[str]) -> pa.Table:
+        with _parquet_errors(self.path):
             return self._file.read_row_group(row_group, columns=columns, use_threads=False)
+
+
+def _open_plan(path: Path) -> pq.ParquetFile:
+    # Not mapped: reading a mapped file that somebody cuts short kills the process.
+    with _parquet_errors(path):
+        file = pq.ParquetFile(path, memory_map=False, pre_buffer=False, page_checksum_verification=True)
+        schema = file.schema_arrow
+    for column in TOKENS_SCHEMA:
+        if schema.get_field_index(column.name) < 0 or not schema.field(column.name).type.equals(column.type):
+            file.close()
+            raise DataError(f"{path} must have a column {column.name} of {column.type}")
+    return file
 
 
 def _batch_of(table: pa.Table, batch_id: int) -> TokenBatch:
@@ -182,24 +204,31 @@ class TokenCache:
         self.root = root
 
     def open(self, store: Store, document: RunDocument) -> TokenFile:
-        """The run's token file, fetched from `store` unless it is there already.
+        """The run's token file, fetched from `store` unless it is there already; again, should it be damaged while in use.
 
         Raises TransientError when the store is away, DataError if what it holds is not what the run
         document says, and ConfigError if the folder cannot be written.
         """
-        folder = self.root / document.run_id
-        with self._locked(folder):
-            path = folder / _FILE
-            if not _is_whole(path, document):
-                self._fetch(store, document, path)
-            os.utime(folder)
-            opened = TokenFile(path)
+        path = self.root / document.run_id / _FILE
+
+        def make_whole() -> None:
+            with self._locked(path.parent):
+                self._make_whole(store, document, path)
+
+        with self._locked(path.parent):
+            self._make_whole(store, document, path)
+            os.utime(path.parent)
+            opened = TokenFile(path, make_whole)
         if opened.batches != document.plan.batches:
             opened.close()
             raise DataError(
                 f"{document.tokens.key} holds {count_text(opened.batches, 'batch', 'batches')} and the run {document.plan.batches}"
             )
         return opened
+
+    def _make_whole(self, store: Store, document: RunDocument, path: Path) -> None:
+        if not _is_whole(path, document):
+            self._fetch(store, document, path)
 
     def _fetch(self, store: Store, document: RunDocument, path: Path) -> None:
         self._forget_unused(keep=path.parent)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +33,14 @@ TOKENS_SCHEMA = pa.schema(
         pa.field("micro_batch", pa.int32(), nullable=False),
     ]
 )
+#: How it is written. Dictionaries make neither tokens nor masks smaller, and nobody asks for statistics of either;
+#: a bit that turns over on somebody's disk makes another token, which only a checksum tells.
+TOKENS_WRITING: dict[str, Any] = {
+    "compression": "zstd",
+    "use_dictionary": False,
+    "write_statistics": False,
+    "write_page_checksum": True,
+}
 SKIPPED_SCHEMA = pa.schema(
     [
         pa.field("source_file", pa.string(), nullable=False),

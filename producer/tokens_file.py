@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from common.messages import ExtractBatch
 from hiddenfeed.errors import DataError, MissingObjectError
 from hiddenfeed.layout import tokens_key
-from hiddenfeed.plan_file import SKIPPED_SCHEMA, TOKENS_SCHEMA
+from hiddenfeed.plan_file import SKIPPED_SCHEMA, TOKENS_SCHEMA, TOKENS_WRITING
 from hiddenfeed.store import Store
 from producer.plan import Batch, Plan
 from producer.samples import Sample
@@ -94,10 +94,7 @@ def write_tokens_file(path: Path, plan: Plan, spill: Spill) -> Iterator[int]:
     batches = [plan.batch(batch_id) for batch_id in range(plan.batches)]
     sizes = [BatchSize(len(batch.samples), batch.tokens, batch.longest, batch.squares) for batch in batches]
     schema = TOKENS_SCHEMA.with_metadata({_BATCHES: msgspec.json.encode(sizes)})
-    # Dictionaries make neither tokens nor masks smaller, and nobody asks for statistics of either.
-    with pq.ParquetWriter(
-        path, schema, compression=_COMPRESSION, use_dictionary=False, write_statistics=False
-    ) as writer:
+    with pq.ParquetWriter(path, schema, **TOKENS_WRITING) as writer:
         for count, batch in enumerate(batches, start=1):
             samples = [spill.read(int(number)) for number in batch.samples]
             table = _table(samples, batch, schema)

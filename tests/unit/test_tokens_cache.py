@@ -18,7 +18,7 @@ import pytest
 from benchmarks.planned_run import RunSpec, put_run
 from common.messages import ExtractBatch
 from gpu_worker.tokens import KEEP_SECONDS, TokenCache, TokenFile
-from hiddenfeed.errors import ConfigError, DataError, PermanentError
+from hiddenfeed.errors import ConfigError, DataError, PermanentError, TransientError
 from hiddenfeed.plan_file import TOKENS_SCHEMA
 from hiddenfeed.run import RunDocument
 from hiddenfeed.store.base import ObjectInfo
@@ -99,6 +99,75 @@ def test_damaged_copy_is_fetched_again(
     assert store.downloads == 2
     assert again.read(manifests[0]).tokens == manifests[0].tokens_total
     again.close()
+
+
+def _damage(path: Path, how: str) -> None:
+    """In place, as a disk does it: other processes have the file open."""
+    if how == "cut":
+        os.truncate(path, 1)
+        return
+    data = bytearray(path.read_bytes())
+    footer = int.from_bytes(data[-8:-4], "little") + 8
+    with path.open("r+b") as file:
+        file.write(bytes(byte ^ 1 for byte in data[:-footer]))
+
+
+@pytest.mark.parametrize("how", ["cut", "flipped"])
+def test_a_copy_that_is_damaged_while_in_use_is_fetched_again(
+    tmp_path: Path, store: CountingStore, planned: Any, how: str
+) -> None:
+    document, manifests = planned
+    opened = TokenCache(tmp_path / "cache").open(store, document)
+    expected = [opened.read(manifest).input_ids.tolist() for manifest in manifests]
+    _damage(opened.path, how)
+    assert [opened.read(manifest).input_ids.tolist() for manifest in manifests] == expected
+    assert store.downloads == 2
+    opened.close()
+
+
+def test_a_copy_is_mended_once_for_all_processes(tmp_path: Path, store: CountingStore, planned: Any) -> None:
+    document, manifests = planned
+    opened = [TokenCache(tmp_path / "cache").open(store, document) for _ in range(3)]
+    _damage(opened[0].path, "flipped")
+    for file in opened:
+        assert file.read(manifests[0]).tokens == manifests[0].tokens_total
+        file.close()
+    assert store.downloads == 2
+
+
+def test_a_damaged_copy_waits_for_a_store_that_is_away(
+    tmp_path: Path, store: CountingStore, planned: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document, manifests = planned
+    opened = TokenCache(tmp_path / "cache").open(store, document)
+    _damage(opened.path, "cut")
+
+    def away(key: str, path: Path) -> ObjectInfo:
+        raise TransientError("the store is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "download", away)
+        with pytest.raises(TransientError, match="away"):
+            opened.read(manifests[0])
+    assert opened.read(manifests[0]).samples == manifests[0].samples
+    opened.close()
+
+
+def test_a_bit_that_turns_over_in_a_token_is_seen(tmp_path: Path, store: CountingStore, planned: Any) -> None:
+    """Nothing else would tell: another token is as good as this one."""
+    document, manifests = planned
+    path = tmp_path / "tokens.parquet"
+    store.download(document.tokens.key, path)
+    with pq.ParquetFile(path) as whole:
+        columns = [whole.metadata.row_group(0).column(number) for number in range(whole.metadata.num_columns)]
+    chunk = next(column for column in columns if column.path_in_schema.startswith("input_ids"))
+    data = bytearray(path.read_bytes())
+    data[chunk.data_page_offset + chunk.total_compressed_size - 1] ^= 1
+    path.write_bytes(data)
+    file = TokenFile(path)
+    with pytest.raises(DataError, match="CRC"):
+        file.read(manifests[0])
+    file.close()
 
 
 def test_file_that_changed_since_planning_is_refused(
