@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from gpu_worker.compiled import compile_blocks
 from gpu_worker.device_loop import DeviceLoop
 from gpu_worker.kernels import refuse_slow_kernels
 from gpu_worker.model import ModelSource, dtype_name, load_pretrained, torch_dtype
-from gpu_worker.selftest import SelfTest, probe
+from gpu_worker.selftest import SelfTest, probe_among
 from gpu_worker.structure import dissect
 from gpu_worker.taps import Selection, TapModel
 from gpu_worker.tokens import TokenBatch
@@ -101,9 +102,9 @@ def engine_key(document: RunDocument, settings: ExtractSettings, device: torch.d
 
 
 def make_engine(
-    key: EngineKey, document: RunDocument, samples: TokenBatch, *, forward_tokens: int = 0
+    key: EngineKey, document: RunDocument, batches: Iterable[TokenBatch], *, forward_tokens: int = 0
 ) -> Engine:
-    """Load, truncate and test; `samples` are the run's own, `forward_tokens` as in the settings.
+    """Load, truncate and test, with samples of the first of `batches` that has some; `forward_tokens` as in the settings.
 
     Raises ConfigError for a model that is not there or not the run's, and for a failed self-test;
     TransientError when the hub is away.
@@ -125,7 +126,7 @@ def make_engine(
         refuse_slow_kernels(str(key.source), parts.blocks, parts.device.type)
     # The head and the vision tower go with the wrapper.
     del whole
-    chosen = probe(samples, model.vocabulary, model.max_positions)
+    chosen = probe_among(batches, model.vocabulary, model.max_positions)
     test = SelfTest(model.parts, key.selection, chosen, str(key.source))
     model.truncate()
     if key.compile:

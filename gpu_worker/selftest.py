@@ -7,7 +7,7 @@ before a single state is stored.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -23,6 +23,7 @@ from gpu_worker.structure import DecoderParts
 from gpu_worker.taps import Selection, StateRows, TapModel
 from gpu_worker.tokens import TokenBatch
 from hiddenfeed.errors import ConfigError
+from hiddenfeed.words import count_text
 
 #: Samples, and tokens of each: enough for padding to matter, little enough to take no time.
 SAMPLES, TOKENS = 3, 192
@@ -72,6 +73,23 @@ def probe(batch: TokenBatch, vocabulary: int, positions: int | None) -> TokenBat
         offsets=np.concatenate([[0], np.cumsum(cuts)]).astype(np.int64),
         micro_batches=np.array([0, len(longest)]),
     )
+
+
+def probe_among(batches: Iterable[TokenBatch], vocabulary: int, positions: int | None) -> TokenBatch:
+    """The probe of the first batch that has samples for one: those of a batch may all be such that they are set aside.
+
+    Raises ConfigError if none has.
+    """
+    refused: list[ConfigError] = []
+    for batch in batches:
+        try:
+            return probe(batch, vocabulary, positions)
+        except ConfigError as error:
+            refused.append(error)
+    if not refused:
+        raise ConfigError("none of the run's batches can be read, so there is nothing to test the model with")
+    others = f" (looked at were {count_text(len(refused), 'batch', 'batches')})" if len(refused) > 1 else ""
+    raise ConfigError(f"{refused[0]}{others}")
 
 
 @dataclass(frozen=True)

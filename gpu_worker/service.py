@@ -11,19 +11,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from common.logs import get_logger
 from common.settings.catalogue import ExtractSettings
 from common.worker import GiveBack
 from gpu_worker.engine import Engine, engine_key, free_memory, make_engine
-from gpu_worker.tokens import TokenCache, TokenFile
-from hiddenfeed.errors import ConfigError
+from gpu_worker.tokens import TokenBatch, TokenCache, TokenFile
+from hiddenfeed.errors import ConfigError, DataError
 from hiddenfeed.inventory import load_document
 from hiddenfeed.run import RunDocument
 from hiddenfeed.store.base import Store
 
 log = get_logger("runs")
+
+#: Samples for the self-test are looked for in so many batches at most.
+_PROBED_BATCHES = 16
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,7 @@ class RunService:
         if self._engine is None or self._engine.key != key:
             self._drop_engine()
             self._engine = make_engine(
-                key, document, tokens.batch(0), forward_tokens=self._settings.forward_tokens
+                key, document, _some_batches(tokens), forward_tokens=self._settings.forward_tokens
             )
         return self._engine
 
@@ -124,3 +128,12 @@ class RunService:
             self._engine.close()
             self._engine = None
             free_memory()
+
+
+def _some_batches(tokens: TokenFile) -> Iterator[TokenBatch]:
+    """The first batch and others, far apart; those that cannot be read fail by themselves, later."""
+    for batch_id in sorted({round(place) for place in np.linspace(0, tokens.batches - 1, _PROBED_BATCHES)}):
+        try:
+            yield tokens.batch(batch_id)
+        except DataError as error:
+            log.warning("not taken for the self-test", batch=batch_id, reason=str(error))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from common.messages import UploadFile
+from gpu_worker.tokens import TokenBatch, TokenFile
 from hiddenfeed.errors import DataError
 from hiddenfeed.layout import batch_key, quarantine_key, quarantine_note_key
 from hiddenfeed.proof import Proof, finish, prove
@@ -120,6 +122,24 @@ def test_a_batch_without_a_good_sample_has_a_note_with_a_reason_each(tmp_path: P
     assert [upload.key for upload in notes] == [upload.key for upload in alone]
     assert (proof.stored, proof.quarantined, proof.quarantined_batches) == (3, 1, len(notes))
     assert "source row 1" in _quarantined(run.store, run.run_id)[1]
+
+
+def test_a_first_batch_without_a_good_sample_holds_nothing_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The self-test takes samples of another one."""
+    run = tiny_run(tmp_path)
+    healthy = TokenFile.batch
+
+    def strange_at_first(file: TokenFile, row_group: int) -> TokenBatch:
+        batch = healthy(file, row_group)
+        return dataclasses.replace(batch, input_ids=batch.input_ids + (0 if row_group else VOCABULARY))
+
+    monkeypatch.setattr(TokenFile, "batch", strange_at_first)
+    with run.extractor() as (extractor, _):
+        first, second = (extract(extractor, message) for message in run.manifests[:2])
+    assert first.key == quarantine_note_key(run.run_id, 0)
+    assert second.key == batch_key(run.run_id, 1)
 
 
 def test_a_batch_that_is_bad_all_over_is_given_up_as_a_whole(tmp_path: Path) -> None:

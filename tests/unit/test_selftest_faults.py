@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gpu_worker.agreement import tolerance_for
-from gpu_worker.selftest import SAMPLES, TOKENS, SelfTest, probe
+from gpu_worker.selftest import SAMPLES, TOKENS, SelfTest, probe, probe_among
 from gpu_worker.structure import DecoderParts, dissect
 from gpu_worker.taps import Selection, TapModel
 from gpu_worker.tokens import TokenBatch
@@ -185,3 +185,8 @@ def test_probe_passes_over_samples_that_the_model_does_not_know() -> None:
     batch.input_ids[[75, 95]] = VOCABULARY
     with pytest.raises(ConfigError, match="tokenizer and the model do not belong together"):
         probe(batch, VOCABULARY, 25)
+    assert probe_among([batch, _batch([7, 5])], VOCABULARY, 25).lengths.tolist() == [7, 1]
+    with pytest.raises(ConfigError, match=r"do not belong together \(looked at were 2 batches\)"):
+        probe_among([batch, batch], VOCABULARY, 25)
+    with pytest.raises(ConfigError, match="none of the run's batches can be read"):
+        probe_among([], VOCABULARY, 25)
