@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from common.settings.catalogue import ExtractSettings
 from common.weights import weights_identity
 from gpu_worker.agreement import Agreement, tolerance_for
 from gpu_worker.compiled import compile_blocks
+from gpu_worker.computed import computed_with
 from gpu_worker.device_loop import DeviceLoop
 from gpu_worker.kernels import refuse_slow_kernels
 from gpu_worker.model import ModelSource, dtype_name, load_pretrained, torch_dtype
@@ -60,6 +61,8 @@ class Engine:
     baseline: npt.NDArray[np.float64]
     #: How well the self-test's states agreed; None without one.
     agreement: Agreement | None = None
+    #: As `computed_with` says; empty for a device that computes nothing.
+    computed: Mapping[str, str] = field(default_factory=dict)
 
     def close(self) -> None:
         """End its threads; no batch may be running."""
@@ -147,7 +150,8 @@ def make_engine(
         selftest_error=f"{max(tested.agreement.errors):.2g}",
         seconds=f"{time.monotonic() - begin:.1f}",
     )
-    return Engine(key, model, loop, tested.norms, tested.agreement)
+    computed = computed_with(parts.decoder, parts.device, model.compute_dtype, compiled=key.compile)
+    return Engine(key, model, loop, tested.norms, tested.agreement, computed)
 
 
 def check_weights(key: EngineKey) -> None:

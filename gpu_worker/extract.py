@@ -205,7 +205,7 @@ class Extractor:
         )
         layout = BatchLayout(facts)
         with self._reserve(message, layout.file_size, context) as part:
-            file = BatchFile(part, layout, batch, self._guard(run, batch))
+            file = BatchFile(part, layout, batch, self._guard(run, batch), run.engine.computed)
             try:
                 loop = run.engine.loop.extract(file, context.stopping.is_set)
             except Stopped:

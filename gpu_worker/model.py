@@ -126,7 +126,7 @@ class _QuantisedError(RuntimeError):
         self.method = method
 
 
-def _quantisation(config: Any) -> str | None:
+def quantisation(config: Any) -> str | None:
     """How the checkpoint is quantised (`fp8`, `compressed-tensors`, `awq`, …); None if it is not."""
     for part in (config, config.get_text_config(decoder=True)):
         found = getattr(part, "quantization_config", None)
@@ -146,7 +146,7 @@ def _load(source: ModelSource, place: str) -> tuple[nn.Module, dict[str, Any]]:
     arguments["dtype"] = "auto" if source.compute_dtype == "auto" else torch_dtype(source.compute_dtype)
     if source.attention != "auto":
         arguments["attn_implementation"] = source.attention
-    method = _quantisation(config)
+    method = quantisation(config)
     # Left to itself, what loads a quantised checkpoint takes a GPU that it sees.
     if source.device.type == "cuda" or method is not None:
         arguments["device_map"] = {"": str(source.device)}

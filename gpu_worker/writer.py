@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any
@@ -75,6 +76,8 @@ class BatchFile:
     layout: BatchLayout
     batch: TokenBatch
     guard: BatchGuard
+    #: What its states are computed with, for the metadata.
+    computed: Mapping[str, str] = field(default_factory=dict)
     #: Seconds spent on checking and writing.
     seconds: float = 0.0
     _failed: bool = False
@@ -135,7 +138,7 @@ class BatchFile:
             )
         checksums = {column.place.name: column.checksum.value for column in columns}
         checksums |= self._write_small_tensors()
-        header = encode_header(self.layout, checksums, statistics)
+        header = encode_header(self.layout, checksums, statistics, self.computed)
         self.part.write_at(header, 0)
         path = self.part.publish()
         self.seconds += time.perf_counter() - begin

@@ -64,6 +64,8 @@ class BatchHeader:
     checksums: Mapping[str, str]
     #: What the guards saw, for people: name -> value.
     guards: Mapping[str, str]
+    #: What the states were computed with: device, dtype, attention, versions; empty where the file does not say.
+    computed: Mapping[str, str]
 
     @property
     def facts(self) -> BatchFacts:
@@ -113,7 +115,9 @@ def decode_header(data: bytes, where: str) -> BatchHeader:
         raise DataError(
             f"{where} has checksums for {sorted(checksums)}, but its tensors are {sorted(tensors)}"
         )
-    return BatchHeader(layout, checksums, _with_prefix(metadata, "guard."))
+    return BatchHeader(
+        layout, checksums, _with_prefix(metadata, "guard."), _with_prefix(metadata, "computed.")
+    )
 
 
 def read_header(store: Store, info: ObjectInfo) -> tuple[BatchHeader, bytes]:

@@ -41,6 +41,8 @@ MAX_HEADER_BYTES = 1024 * 1024
 CHECKSUM_CHARACTERS = 64
 #: Room kept for all guard statistics of a batch, names and punctuation included.
 GUARD_BYTES, GUARD_BYTES_PER_TAP = 1024, 48
+#: The same for what the states were computed with.
+COMPUTED_BYTES = 512
 
 #: No tensor of an honest file is larger; keeps offsets far inside 64 bits.
 _MAX_TENSOR_BYTES = 2**53
@@ -186,21 +188,26 @@ class BatchLayout:
         return None if self.facts.final_norm == "none" else self.tensor("final_hidden_states")
 
 
-def encode_header(layout: BatchLayout, checksums: Mapping[str, str], guards: Mapping[str, str]) -> bytes:
-    """Exactly `layout.header_bytes` bytes: length, JSON, spaces.
+def encode_header(
+    layout: BatchLayout,
+    checksums: Mapping[str, str],
+    guards: Mapping[str, str],
+    computed: Mapping[str, str] | None = None,
+) -> bytes:
+    """Exactly `layout.header_bytes` bytes: length, JSON, spaces; `computed` is what the states were computed with.
 
     Equal arguments give equal bytes. Raises DataError if a tensor has no checksum, a checksum names
-    no tensor, or checksums and guard statistics do not fit the room kept for them.
+    no tensor, or checksums, guard statistics and `computed` do not fit the room kept for them.
     """
     names = [place.name for place in layout.tensors]
     if set(names) != set(checksums):
         raise DataError(f"checksums are for {sorted(checksums)}, but the file's tensors are {sorted(names)}")
-    text = _header_json(layout, checksums, guards)
+    text = _header_json(layout, checksums, guards, computed or {})
     room = layout.header_bytes - LENGTH_FIELD.size
     if len(text) > room:
         raise DataError(
             f"header of batch {layout.facts.batch_id} needs {len(text)} bytes and has {room}: "
-            "the guard statistics are too long"
+            "the guard statistics, or what is said of the device, are too long"
         )
     return LENGTH_FIELD.pack(room) + text.ljust(room, b" ")
 
@@ -276,15 +283,17 @@ def _header_bytes_for(facts: BatchFacts) -> int:
     # Offsets are written relative to the data, so the header's own size does not change its text.
     draft = BatchLayout(facts, header_bytes=HEADER_STEP_BYTES)
     filler = {place.name: "x" * CHECKSUM_CHARACTERS for place in draft.tensors}
-    text = len(_header_json(draft, filler, {}))
-    needed = LENGTH_FIELD.size + text + GUARD_BYTES + GUARD_BYTES_PER_TAP * len(facts.taps)
+    text = len(_header_json(draft, filler, {}, {}))
+    needed = LENGTH_FIELD.size + text + COMPUTED_BYTES + GUARD_BYTES + GUARD_BYTES_PER_TAP * len(facts.taps)
     size = -(-needed // HEADER_STEP_BYTES) * HEADER_STEP_BYTES
     if size > MAX_HEADER_BYTES:
         raise DataError(f"the header of a batch with {len(facts.taps)} taps would need {size} bytes")
     return size
 
 
-def _header_json(layout: BatchLayout, checksums: Mapping[str, str], guards: Mapping[str, str]) -> bytes:
+def _header_json(
+    layout: BatchLayout, checksums: Mapping[str, str], guards: Mapping[str, str], computed: Mapping[str, str]
+) -> bytes:
     facts = layout.facts
     metadata = {
         "format": FORMAT,
@@ -298,6 +307,7 @@ def _header_json(layout: BatchLayout, checksums: Mapping[str, str], guards: Mapp
         "dtype": facts.dtype,
         **({"set_aside": msgspec.json.encode(facts.set_aside).decode()} if facts.set_aside else {}),
         **{f"checksum.{place.name}": checksums[place.name] for place in layout.tensors},
+        **{f"computed.{name}": computed[name] for name in sorted(computed)},
         **{f"guard.{name}": guards[name] for name in sorted(guards)},
     }
     return msgspec.json.encode({"__metadata__": metadata, **tensor_entries(layout)})

@@ -16,6 +16,7 @@ import torch
 
 from common.checks import CHECKS
 from common.messages import UploadFile
+from common.settings.catalogue import ExtractSettings
 from common.worker import GiveBack
 from gpu_worker import device_loop, micro_batch, writer
 from gpu_worker import extract as job
@@ -112,6 +113,25 @@ def test_file_holds_what_was_planned(tmp_path: Path) -> None:
         "selftest_error",
     }
     assert float(file.header.guards["canary_error"]) < 1e-4
+
+
+def test_file_says_what_it_was_computed_with(tmp_path: Path) -> None:
+    """Two workers of one run may be told differently; their bytes differ then."""
+    run = tiny_run(tmp_path)
+    said = []
+    for settings in (ExtractSettings(), ExtractSettings(compute_dtype="bfloat16", attention="eager")):
+        service = run.service(settings)
+        service.prepare(run.run_id)
+        spool = run.spool()
+        upload = extract(Extractor(service, spool), run.manifests[0])
+        said.append(dict(read_file(spool.resolve(upload.path)).header.computed))
+        service.close()
+    assert [(each["dtype"], each["attention"]) for each in said] == [
+        ("float32", "sdpa"),
+        ("bfloat16", "eager"),
+    ]
+    assert said[0]["device"].endswith("thread" if torch.get_num_threads() == 1 else "threads")
+    assert said[0]["torch"] == torch.__version__
 
 
 def test_bytes_are_the_same_every_time(tmp_path: Path) -> None:

@@ -163,9 +163,16 @@ def test_the_header_always_fits_what_it_keeps_room_for(facts: BatchFacts, guard_
     layout = BatchLayout(facts)
     checksums = {place.name: "c" * 64 for place in layout.tensors}
     guards = {f"t{tap}": "9" * guard_length for tap in facts.taps}
-    header = encode_header(layout, checksums, guards)
+    computed = {"device": "d" * 60, "attention": "a" * 40, "dtype": "bfloat16", "torch": "t" * 40}
+    header = encode_header(layout, checksums, guards, computed)
+    assert decode_header(header, "here").computed == computed
     assert len(header) == layout.header_bytes
-    assert header == encode_header(layout, dict(reversed(checksums.items())), dict(reversed(guards.items())))
+    assert header == encode_header(
+        layout,
+        dict(reversed(checksums.items())),
+        dict(reversed(guards.items())),
+        dict(reversed(computed.items())),
+    )
     assert decode_header(header, "here").guards == guards
 
 
@@ -180,7 +187,7 @@ def test_a_usual_header_takes_one_page_and_many_taps_take_more() -> None:
 def test_a_header_that_does_not_fit_is_refused() -> None:
     layout = BatchLayout(_facts())
     checksums = {place.name: "crc32:AAAAAA==" for place in layout.tensors}
-    with pytest.raises(DataError, match="guard statistics are too long"):
+    with pytest.raises(DataError, match="guard statistics, or what is said of the device, are too long"):
         encode_header(layout, checksums, {"essay": "x" * 5000})
     with pytest.raises(DataError, match="checksums are for"):
         encode_header(layout, {}, {})
