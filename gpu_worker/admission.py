@@ -18,6 +18,7 @@ from common.spool import Spool, low_mark
 from gpu_worker.service import RunService
 from hiddenfeed.batch_file import bytes_per_token
 from hiddenfeed.run import RunDocument
+from hiddenfeed.words import size_text
 
 log = get_logger("admission")
 
@@ -84,7 +85,7 @@ class Admission:
     ) -> None:
         """`settings` is asked every time: some may change while we run."""
         self._client, self._spool, self._runs, self._settings = client, spool, runs, settings
-        self._held = Held()
+        self._held, self._too_small = Held(), False
 
     def why_not(self) -> str | None:
         """What holds this worker back, such as `spool full`, or None; raises TransientError when Redis is away."""
@@ -93,7 +94,15 @@ class Admission:
         size = batch_bytes(run.document) if run is not None else 0
         usage, settings = self._spool.usage(), self._settings()
         if size > usage.cap_bytes:
-            return f"spool cap below a batch file of {size} bytes"
+            if not self._too_small:
+                self._too_small = True
+                log.warning(
+                    "the run's batch files never fit the spool; raise --spool-cap-bytes",
+                    batch_file=size_text(size),
+                    spool_cap=size_text(usage.cap_bytes),
+                )
+            return f"spool cap below a batch file of {size_text(size)}"
+        self._too_small = False
         waiting = queue_counts(self._client, upload_queue_name(self._spool.name)).unfinished
         room, held = self._spool.has_room(size), usage.bytes + usage.part_bytes
         pressure = Pressure(

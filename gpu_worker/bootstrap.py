@@ -152,6 +152,7 @@ def open_place(settings: Resolved) -> Place:
     pinned = PinnedRun(redis_client, extract.run) if extract.run is not None else None
     device = use_device(extract)
     check_attention(extract.attention)
+    check_model_path(extract.model_path)
     store = open_store(settings.group(StoreSettings).store, settings.group(StoreOptions))
     store.check()
     connect(settings.group(RedisSettings)).close()
@@ -181,6 +182,14 @@ def check_attention(name: str) -> None:
     # transformers falls back on `kernels`, which fetches them.
     if package is not None and not any(map(importlib.util.find_spec, (package, "kernels"))):
         raise ConfigError(f"--attention {name} needs the package {package}, which is not installed")
+
+
+def check_model_path(path: str | None) -> None:
+    """Raise ConfigError for a `--model-path` that is no folder: what a hub would have under that name is not meant."""
+    if path is not None and not Path(path).is_dir():
+        raise ConfigError(
+            f"--model-path {path} is not a folder{' but a file' if Path(path).is_file() else ''}"
+        )
 
 
 def _check_cache(folder: Path) -> None:

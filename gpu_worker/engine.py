@@ -160,4 +160,6 @@ def check_weights(key: EngineKey) -> None:
     if folder is None or not key.identity.startswith(_FOLDER_IDENTITY):
         return
     if weights_identity(folder) != key.identity:
-        raise ConfigError(f"the weights in {folder} are not those that the run was planned for")
+        raise ConfigError(
+            f"the model in {folder} is not the one that the run was planned for: its weights or its config.json are others"
+        )

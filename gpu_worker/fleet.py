@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from common.devices import ALL, device_list
 from hiddenfeed.errors import ConfigError
 
 #: A worker that ran for this long had started well; its end counts as a first one again.
 SETTLED_SECONDS = 60.0
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0
-_DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,7 @@ def plan_fleet(
     unless `threads`, the setting, says otherwise. Raises ConfigError for a list that names no
     device, one twice, or a kind that there is not.
     """
-    devices = _devices(given.devices or "auto", cuda_devices)
+    devices = _devices(given.devices, cuda_devices)
     on_cpu = sum(device == "cpu" for device in devices) * given.processes
     workers = []
     for device in devices:
@@ -124,22 +123,13 @@ def exit_code(codes: Sequence[int]) -> int:
     return next((code if code > 0 else 128 - code for code in codes if code), 0)
 
 
-def _devices(text: str, cuda_devices: Callable[[], int]) -> list[str]:
-    if text == "auto":
+def _devices(text: str | None, cuda_devices: Callable[[], int]) -> list[str]:
+    if text is None:
         return ["auto"]
-    if text == "all":
-        count = cuda_devices()
-        if not count:
-            raise ConfigError("--devices all: torch sees no CUDA device here")
-        return [f"cuda:{number}" for number in range(count)]
-    words = [word.strip() for word in text.split(",")]
-    devices = [f"cuda:{word}" if word.isdecimal() else word for word in words]
-    for word, device in zip(words, devices, strict=True):
-        if not _DEVICE.fullmatch(device):
-            raise ConfigError(f"--devices {text!r}: {word!r} is not a number, cuda:N or cpu")
-    repeated = next((device for device in devices if devices.count(device) > 1), None)
-    if repeated:
-        raise ConfigError(
-            f"--devices {text!r} name {repeated} more than once; --processes N starts several on each"
-        )
-    return devices
+    devices = device_list(text)
+    if devices != [ALL]:
+        return devices
+    count = cuda_devices()
+    if not count:
+        raise ConfigError("--devices all: torch sees no CUDA device here")
+    return [f"cuda:{number}" for number in range(count)]

@@ -7,6 +7,7 @@ block and nobody would notice.
 
 from __future__ import annotations
 
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,10 @@ def draft_layers(path: Path) -> DraftLayers:
 
     Raises ConfigError if there is no such file, no such field, or more than one reading of it.
     """
+    if path == Path():
+        raise ConfigError(
+            "draft: names no folder; give draft:PATH, a draft model's folder or its config.json"
+        )
     file = path / "config.json" if path.is_dir() else path
     config = _load(file)
     candidates = _candidates(config)
@@ -52,13 +57,22 @@ def draft_layers(path: Path) -> DraftLayers:
     if not ids or not all(isinstance(number, int) and not isinstance(number, bool) for number in ids):
         raise ConfigError(f"{file}: {field} is {ids!r}, not a list of layer numbers")
     shift, reading = _reading(file, config, field, ids)
-    target = config.get("num_target_layers")
-    return DraftLayers(tuple(ids), shift, field, reading, target if isinstance(target, int) else None)
+    return DraftLayers(tuple(ids), shift, field, reading, _target_blocks(file, config))
+
+
+def _target_blocks(file: Path, config: dict[str, Any]) -> int | None:
+    blocks = config.get("num_target_layers")
+    if blocks is not None and (not isinstance(blocks, int) or isinstance(blocks, bool) or blocks < 1):
+        raise ConfigError(f"{file}: num_target_layers is {blocks!r}, not a number of layers")
+    return blocks
 
 
 def _load(file: Path) -> dict[str, Any]:
     try:
-        if file.stat().st_size > _MAX_CONFIG_BYTES:
+        status = file.stat()
+        if not stat.S_ISREG(status.st_mode):  # a pipe would be waited for
+            raise ConfigError(f"draft model's config {file} is not a file")
+        if status.st_size > _MAX_CONFIG_BYTES:
             raise ConfigError(f"{file} is too large to be a draft model's config")
         return msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
     except OSError as error:

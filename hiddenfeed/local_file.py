@@ -20,6 +20,8 @@ _CONFIG_ERRORS = (
     FileExistsError,
     IsADirectoryError,
 )
+#: The same, of errors that Python has no class for.
+_LASTING = frozenset({errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP})
 
 
 @contextmanager
@@ -46,7 +48,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 def local_error(error: OSError, what: str) -> HiddenfeedError:
     """`what` and the reason, as ConfigError or TransientError according to who can put it right."""
-    kind = ConfigError if isinstance(error, _CONFIG_ERRORS) or error.errno == errno.EROFS else TransientError
+    kind = ConfigError if isinstance(error, _CONFIG_ERRORS) or error.errno in _LASTING else TransientError
     return kind(f"{what}: {error.strerror}")
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from common.devices import device_list
 from common.settings.catalogue import HomeSettings, StandaloneSettings
 from common.settings.declaration import ENVIRONMENT_PREFIX, settings_of
 from common.settings.resolve import Resolved
-from hiddenfeed.errors import ConfigError
-
-_DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
 
 
 @dataclass(frozen=True)
@@ -46,16 +43,7 @@ def device_names(settings: StandaloneSettings) -> list[str | None]:
     """The devices of --devices, none if it was not given; `all` alone is left as it is. Raises ConfigError."""
     if settings.devices is None:
         return []
-    words = [word.strip() for word in settings.devices.split(",")]
-    names = [f"cuda:{word}" if word.isdecimal() else word for word in words]
-    if names == ["all"]:
-        return ["all"]
-    wrong = [word for word, name in zip(words, names, strict=True) if not _DEVICE.fullmatch(name)]
-    if wrong:
-        raise ConfigError(
-            f"--devices {settings.devices!r}: {wrong[0]!r} is not a number, cuda:N or cpu, nor is it all of them"
-        )
-    return [*names]
+    return [*device_list(settings.devices)]
 
 
 def uploader_roles(environ: Mapping[str, str], count: int) -> list[Role]:

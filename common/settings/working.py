@@ -31,7 +31,8 @@ class ExtractSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         Meta(description="attention implementation"),
     ] = "auto"
     threads: Annotated[
-        int, Meta(ge=0, description="CPU threads of the forward pass; 0 takes as many as may be used")
+        int,
+        Meta(ge=0, le=1024, description="CPU threads of the forward pass; 0 takes as many as may be used"),
     ] = 0
     forward_tokens: Annotated[
         int,

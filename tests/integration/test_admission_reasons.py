@@ -17,6 +17,7 @@ from common.settings.catalogue import ExtractSettings, QueueSettings, SpoolSetti
 from common.spool import Spool
 from gpu_worker.admission import Admission, Held, Pressure, batch_bytes, held_back
 from hiddenfeed.layout import batch_key
+from hiddenfeed.words import size_text
 from tests.extraction import TinyRun, tiny_run
 
 MIB = 1 << 20
@@ -66,13 +67,20 @@ def test_disk_that_others_fill_is_not_called_a_full_spool(tmp_path: Path, redis_
     service.close()
 
 
-def test_batch_that_never_fits(tmp_path: Path, redis_client: redis.Redis) -> None:
+def test_batch_that_never_fits(
+    tmp_path: Path, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
     run = tiny_run(tmp_path, taps=(0, 1, 2, 3, 4))
     size = batch_bytes(run.document)
     spool, service = run.spool(cap_bytes=size - 1), run.service()
     service.prepare(run.run_id)
     admission = Admission(redis_client, spool, service, ExtractSettings)
-    assert admission.why_not() == f"spool cap below a batch file of {size} bytes"
+    with caplog.at_level("WARNING", logger="hiddenfeed"):
+        for _ in range(2):
+            assert admission.why_not() == f"spool cap below a batch file of {size_text(size)}"
+    assert [record.getMessage() for record in caplog.records] == [
+        "the run's batch files never fit the spool; raise --spool-cap-bytes"
+    ]
     service.close()
 
 

@@ -107,7 +107,7 @@ def test_other_weights_are_no_reference(tmp_path: Path, capsys: pytest.CaptureFi
     _store_all(run)
     other = tiny_run(tmp_path / "other", architecture="qwen2")
     assert _check(run, "--model-path", str(other.model)) == 2
-    assert "are not those that the run was planned for" in capsys.readouterr().err
+    assert "is not the one that the run was planned for" in capsys.readouterr().err
 
 
 def test_number_of_samples_must_be_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

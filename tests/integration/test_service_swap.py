@@ -127,7 +127,7 @@ def test_weights_that_changed_since_planning_are_refused(tmp_path: Path) -> None
     run = tiny_run(tmp_path)
     shutil.rmtree(run.model)
     save_model(run.model, "llama", torch.float32, seed=1)
-    with pytest.raises(ConfigError, match="are not those that the run was planned for"):
+    with pytest.raises(ConfigError, match="is not the one that the run was planned for"):
         run.service().prepare(run.run_id)
 
 

@@ -51,7 +51,10 @@ def test_several_on_whatever_there_is() -> None:
         (("--devices", "tpu"), "'tpu' is not a number, cuda:N or cpu"),
         (("--devices", "0,"), "'' is not a number"),
         (("--devices", "-1"), "'-1' is not a number"),
-        (("--devices", "0,cuda:0"), "name cuda:0 more than once; --processes N starts several"),
+        (("--devices", ""), "'' is not a number"),
+        (("--devices", "0,cuda:0"), "name cuda:0 more than once; --processes N .* starts several"),
+        (("--devices", "0,00"), "name cuda:0 more than once"),
+        (("--devices", "cuda,0"), "name cuda:0 more than once"),
         (("--devices", "cpu", "--processes", "0"), "--processes 0 is not a number from 1 to 64"),
     ],
 )

@@ -340,3 +340,9 @@ def test_a_damaged_name_is_refused_and_no_folder_keeps_none(tmp_path: Path) -> N
     (tmp_path / ".name").write_text("../x\n")
     with pytest.raises(ConfigError, match="holds no name of a spool"):
         Spool(SpoolSettings(spool_dir=str(tmp_path))).check()
+
+
+def test_a_path_too_long_for_the_file_system_is_for_a_person_to_mend(tmp_path: Path) -> None:
+    folder = tmp_path / ("x" * 300)
+    with pytest.raises(ConfigError, match="cannot be written: File name too long"):
+        Spool(SpoolSettings(spool_dir=str(folder))).check()

@@ -53,6 +53,7 @@ def _resolved(tmp_path: Path, **changes: str) -> Resolved:
         ({"min_length": "9", "max_length": "8"}, "--min-length 9 is above --max-length 8"),
         ({"spool_cap_bytes": "1MiB"}, "--target-file-bytes of 512.0 MiB never fits into a spool"),
         ({"devices": "cuda:0,,cuda:1"}, "'' is not a number, cuda:N or cpu"),
+        ({"devices": "1,cuda:01"}, "name cuda:1 more than once"),
         ({"devices": "0,all"}, "'all' is not a number, cuda:N or cpu"),
         ({"run": "r"}, "--run is for GPU workers alone"),
         ({"chat_template": "/nowhere.jinja"}, "there is no file /nowhere.jinja"),
@@ -106,7 +107,7 @@ def test_torch_is_asked_only_for_what_it_alone_knows(
 
 @pytest.mark.parametrize(
     ("given", "names"),
-    [(None, []), ("0, 1", ["cuda:0", "cuda:1"]), ("cpu,cuda", ["cpu", "cuda"]), ("all", ["all"])],
+    [(None, []), ("0, 1", ["cuda:0", "cuda:1"]), ("cpu,cuda", ["cpu", "cuda:0"]), ("all", ["all"])],
 )
 def test_devices_have_names(given: str | None, names: list[str]) -> None:
     assert device_names(StandaloneSettings(devices=given)) == names

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,8 @@ def test_ids_are_read_as_their_trainer_numbers_them(
         ({"target_layer_ids": [-2, 3]}, "names layer -2"),
         ({"target_layer_ids": [3, 3]}, "more than once"),
         ({"target_layer_ids": [1], "num_target_layers": 28}, "made for a model of 28 blocks"),
+        ({"target_layer_ids": [1], "num_target_layers": "36"}, "num_target_layers is '36', not a number"),
+        ({"target_layer_ids": [1], "num_target_layers": True}, "num_target_layers is True, not a number"),
         ("{", "not the JSON of a model's config"),
         ("[1]", "not the JSON of a model's config"),
         ("[" * 100_000, "not the JSON of a model's config"),
@@ -63,6 +66,21 @@ def test_ids_are_read_as_their_trainer_numbers_them(
 def test_what_cannot_be_read_for_sure_is_refused(tmp_path: Path, config: Any, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         parse_taps(_draft(tmp_path, config), 36)
+
+
+def test_a_draft_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "config.json")
+    with pytest.raises(ConfigError, match="is not a file"):
+        parse_taps(f"draft:{tmp_path}", 36)
+
+
+def test_a_draft_without_a_name_is_not_the_folder_one_is_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _draft(tmp_path, {"target_layer_ids": [1]})
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="draft: names no folder"):
+        parse_taps("draft:", 36)
 
 
 def test_a_draft_that_is_not_there_is_named(tmp_path: Path) -> None:
