@@ -9,10 +9,9 @@ import argparse
 import os
 import socket
 import sys
-import time
 from collections.abc import Sequence
 
-from common.redis_client import connect
+from common.redis_client import clock_of, connect
 from common.settings.catalogue import QueueSettings, RedisSettings
 from common.settings.resolve import resolve
 from common.worker.presence import WorkerInfo, list_workers
@@ -22,7 +21,7 @@ from hiddenfeed.errors import HiddenfeedError
 def verdict(
     workers: Sequence[WorkerInfo], role: str, host: str, lease_seconds: float, now: float
 ) -> str | None:
-    """None if a worker of `role` on `host` has been heard within its lease; else why not."""
+    """None if a worker of `role` on `host` has been heard within its lease at `now`, by Redis's clock; else why not."""
     ages = [now - worker.last_heartbeat for worker in workers if worker.role == role and worker.host == host]
     if not ages:
         return f"no {role} of host {host} is registered"
@@ -40,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
         settings = resolve((RedisSettings, QueueSettings), {}, os.environ)
         client = connect(settings.group(RedisSettings))
         lease = settings.group(QueueSettings).lease_seconds
-        problem = verdict(list_workers(client), role, socket.gethostname(), lease, time.time())
+        problem = verdict(list_workers(client), role, socket.gethostname(), lease, clock_of(client))
     except HiddenfeedError as error:
         problem = str(error)
     if problem:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
@@ -110,6 +110,21 @@ def is_away(error: BaseException) -> bool:
     if isinstance(error, (*AWAY, *_FOR_NOW)):
         return True
     return isinstance(error, redis.ResponseError) and _reply(error).startswith(_FOR_NOW_CODES)
+
+
+def clock_of(client: redis.Redis) -> float:
+    """Redis's clock, in seconds since the epoch: the one by which ages are counted, because those of hosts differ.
+
+    Raises TransientError when Redis is away.
+    """
+    with translated(client):
+        return parse_clock(client.time())
+
+
+def parse_clock(reply: Sequence[int]) -> float:
+    """Seconds since the epoch out of the reply to TIME."""
+    seconds, microseconds = reply
+    return int(seconds) + int(microseconds) / 1e6
 
 
 def address_of(client: redis.Redis) -> str:

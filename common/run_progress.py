@@ -41,13 +41,14 @@ _FIRST = "first "
 
 
 #: KEYS: bitmap, totals, workers, uploaders, costs, checks. ARGV: batch id, ttl, most fields of costs, a field of the
-#: workers that is there from a worker's first batch on, then `key index, field, amount` triples.
+#: workers that is there from a worker's first batch on, seconds since the epoch (Redis's own clock where it is empty),
+#: then `key index, field, amount` triples.
 #: Amounts of key 4 (uploaders) always count; the others only when the batch's bit was not set yet.
-#: An amount that starts with `=` is set, with `?` set if absent; `~now,most,since` adds the time from what the field
-#: `since` holds until now, at most so much; `^now,most,since,weight,numbers` are sums that fade, of batches, of that
-#: time and of the numbers, and begin with a worker's second batch; `<` and `>` keep of two lists the smaller or larger
-#: value at each place, a value being a number and what it is of, after a space; any other is added. What a worker's first
-#: batch cost is kept by itself, and a kind of device that is one too many is not learnt.
+#: An amount that starts with `=` is set; `@=` sets the time it is now, `@?` does if nothing is there; `~most,since` adds
+#: the time from what the field `since` holds until now, at most so much; `^most,since,weight,numbers` are sums that
+#: fade, of batches, of that time and of the numbers, and begin with a worker's second batch; `<` and `>` keep of two
+#: lists the smaller or larger value at each place, a value being a number and what it is of, after a space; any other is
+#: added. What a worker's first batch cost is kept by itself, and a kind of device that is one too many is not learnt.
 _NOTE = """
 local function number(value) return tonumber(string.match(value or '', '^%S+')) end
 local function extremes(how, before, now)
@@ -64,27 +65,30 @@ end
 local first = redis.call('SETBIT', KEYS[1], ARGV[1], 1) == 0
 local kinds = redis.call('HLEN', KEYS[5])
 local begins = redis.call('HEXISTS', KEYS[3], ARGV[4]) == 0
-local function passed(now, most, since)
+local clock, now = redis.call('TIME'), ARGV[5]
+if now == '' then now = string.format('%d.%06d', clock[1], clock[2]) end
+local function passed(most, since)
   local before = tonumber(redis.call('HGET', KEYS[3], since) or now) or tonumber(now)
   return math.max(0, math.min(tonumber(now) - before, tonumber(most)))
 end
-for i = 5, #ARGV, 3 do
+for i = 6, #ARGV, 3 do
   local key, field, amount = tonumber(ARGV[i]), ARGV[i + 1], ARGV[i + 2]
   if key == 5 and begins then field = string.gsub(field, ' ', ' first ', 1) end
   local known = key ~= 5 or kinds < tonumber(ARGV[3]) or redis.call('HEXISTS', KEYS[5], field) == 1
   if (first or key == 4) and known then
     local how = string.sub(amount, 1, 1)
     if how == '=' then redis.call('HSET', KEYS[key], field, string.sub(amount, 2))
-    elseif how == '?' then redis.call('HSETNX', KEYS[key], field, string.sub(amount, 2))
+    elseif amount == '@=' then redis.call('HSET', KEYS[key], field, now)
+    elseif amount == '@?' then redis.call('HSETNX', KEYS[key], field, now)
     elseif how == '~' then
-      local now, most, since = string.match(amount, '^~([^,]+),([^,]+),(.*)$')
-      redis.call('HINCRBYFLOAT', KEYS[key], field, string.format('%.6f', passed(now, most, since)))
+      local most, since = string.match(amount, '^~([^,]+),(.*)$')
+      redis.call('HINCRBYFLOAT', KEYS[key], field, string.format('%.6f', passed(most, since)))
     elseif how == '^' then
-      local now, most, since, weight, numbers = string.match(amount, '^%^([^,]+),([^,]+),(.*),([^,]+),([^,]+)$')
+      local most, since, weight, numbers = string.match(amount, '^%^([^,]+),(.*),([^,]+),([^,]+)$')
       if not begins then
         local sums = {}
         for old in string.gmatch(redis.call('HGET', KEYS[key], field) or '', '%S+') do sums[#sums + 1] = tonumber(old) end
-        local news = '1 ' .. string.format('%.6f', passed(now, most, since)) .. ' ' .. numbers
+        local news = '1 ' .. string.format('%.6f', passed(most, since)) .. ' ' .. numbers
         local place, told = 0, {}
         for new in string.gmatch(news, '%S+') do
           place = place + 1
@@ -104,17 +108,23 @@ return first and 1 or 0
 
 
 def note_stored(
-    pipeline: Pipeline, message: UploadFile, receipt: UploadReceipt, now: float, *, uploader: str = ""
+    pipeline: Pipeline,
+    message: UploadFile,
+    receipt: UploadReceipt,
+    now: float | None = None,
+    *,
+    uploader: str = "",
 ) -> None:
-    """Add to `pipeline` what counts a stored batch once; `now` in seconds since the epoch.
+    """Add to `pipeline` what counts a stored batch once.
 
-    A receipt that says `sent-back` counts nothing.
+    `now`, in seconds since the epoch, is Redis's own clock when not given: the clocks of hosts differ. A receipt that says `sent-back` counts nothing.
     """
     if receipt.outcome not in _IN_STORE or receipt.batch_id > MAX_BATCH_ID:
         return
     batch = message.batch
-    entries = _totals(batch.samples, batch.tokens_total, batch.squares or 0, message.size_bytes, now)
-    entries += _of_worker(message, now) + _of_batch(message)
+    entries = _totals(batch.samples, batch.tokens_total, batch.squares or 0, message.size_bytes)
+    entries += [2, "first_at", "@?", 2, "last_at", "@="]
+    entries += _of_worker(message) + _of_batch(message)
     for field, amount in check_entries(message):
         entries += [6, field, amount]
     if uploader:
@@ -125,10 +135,10 @@ def note_stored(
             "bytes": message.size_bytes if stored else 0,
             "upload_seconds": receipt.upload_seconds,
         }
-        entries += _named(4, uploader, now, amounts)
+        entries += _named(4, uploader, amounts)
     keys = progress_keys(receipt.run_id)
     known = _field("last_at", message.report.worker)
-    pipeline.eval(_NOTE, len(keys), *keys, *_arguments(receipt.batch_id, known, entries))
+    pipeline.eval(_NOTE, len(keys), *keys, *_arguments(receipt.batch_id, known, now, entries))
 
 
 def note_found(client: redis.Redis, run_id: str, found: Iterable[FoundBatch]) -> int:
@@ -139,8 +149,8 @@ def note_found(client: redis.Redis, run_id: str, found: Iterable[FoundBatch]) ->
     keys, news = progress_keys(run_id), 0
     with translated(client), client.pipeline(transaction=False) as pipe:
         for batch in found:
-            entries = _totals(batch.samples, batch.tokens, batch.squares, batch.bytes, 0.0)
-            pipe.eval(_NOTE, len(keys), *keys, *_arguments(batch.batch_id, "", entries))
+            entries = _totals(batch.samples, batch.tokens, batch.squares, batch.bytes)
+            pipe.eval(_NOTE, len(keys), *keys, *_arguments(batch.batch_id, "", None, entries))
             if len(pipe) >= 500:
                 news += sum(pipe.execute())
         return int(news + sum(pipe.execute()))
@@ -190,28 +200,28 @@ def progress_keys(run_id: str) -> tuple[str, str, str, str, str, str]:
     return f"{root}:batches", root, f"{root}:workers", f"{root}:uploaders", f"{root}:costs", f"{root}:checks"
 
 
-def _arguments(batch_id: int, known: str, entries: Sequence[Any]) -> list[str]:
+def _arguments(batch_id: int, known: str, now: float | None, entries: Sequence[Any]) -> list[str]:
     fields = _MOST_KINDS * len(cost_terms(0, 0, 0.0))
-    return [str(batch_id), str(RUN_TTL_SECONDS), str(fields), known, *map(str, entries)]
+    clock = "" if now is None else str(now)
+    return [str(batch_id), str(RUN_TTL_SECONDS), str(fields), known, clock, *map(str, entries)]
 
 
-def _totals(samples: int, tokens: int, squares: int, size_bytes: int, now: float) -> list[Any]:
+def _totals(samples: int, tokens: int, squares: int, size_bytes: int) -> list[Any]:
     entries: list[Any] = [2, "batches", 1, 2, "samples", samples, 2, "tokens", tokens, 2, "bytes", size_bytes]
-    entries += [2, "squares", squares]
-    return entries + ([2, "first_at", f"?{now}", 2, "last_at", f"={now}"] if now else [])
+    return [*entries, 2, "squares", squares]
 
 
-def _of_worker(message: UploadFile, now: float) -> list[Any]:
+def _of_worker(message: UploadFile) -> list[Any]:
     """What its GPU worker is credited with."""
     batch, report = message.batch, message.report
     tokens, squares = _computed(message)
     most = max(_LONGEST_PAUSE_SECONDS, _LONGEST_PAUSE_BATCHES * report.total_seconds)
     since = _field("last_at", report.worker)
     # Before `last_at` is set anew.
-    entries = [3, _field("active_seconds", report.worker), f"~{now},{most},{since}"]
+    entries = [3, _field("active_seconds", report.worker), f"~{most},{since}"]
     device_seconds = report.forward_seconds + report.stall_seconds
     work = f"{tokens} {squares} {device_seconds}"
-    entries += [3, _field("recent", report.worker), f"^{now},{most},{since},{RECENT_WEIGHT},{work}"]
+    entries += [3, _field("recent", report.worker), f"^{most},{since},{RECENT_WEIGHT},{work}"]
     amounts = {
         "batches": 1,
         "samples": max(0, batch.samples - (report.set_aside or 0)),
@@ -227,7 +237,7 @@ def _of_worker(message: UploadFile, now: float) -> list[Any]:
         "write_seconds": report.write_seconds,
         "total_seconds": report.total_seconds,
     }
-    entries += _named(3, report.worker, now, amounts)
+    entries += _named(3, report.worker, amounts)
     entries += [3, _field("device", report.worker), f"={report.device}"]
     return [*entries, 3, _field("kind", report.worker), f"={_kind(report)}"]
 
@@ -259,8 +269,8 @@ def _kind(report: BatchReport) -> str:
     return (report.kind or "")[:_LONGEST_KIND]
 
 
-def _named(key: int, name: str, now: float, amounts: Mapping[str, float]) -> list[Any]:
-    entries: list[Any] = [key, _field("first_at", name), f"?{now}", key, _field("last_at", name), f"={now}"]
+def _named(key: int, name: str, amounts: Mapping[str, float]) -> list[Any]:
+    entries: list[Any] = [key, _field("first_at", name), "@?", key, _field("last_at", name), "@="]
     for metric, amount in amounts.items():
         entries += [key, _field(metric, name), amount]
     return entries

@@ -32,6 +32,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     #: A process that has been silent for longer has lost its jobs to others.
     lease_seconds: float
+    #: Redis's clock, in seconds since the epoch: all that Redis holds is as old as it says. 0 if Redis could not be read.
+    clock: float = 0.0
     #: Why Redis could not be read; empty if it was.
     redis_error: str = ""
     #: Why the store could not be read; empty if it was, or if none was given.

@@ -22,7 +22,7 @@ from common.queues import (
     parse_counts,
     retrying_jobs,
 )
-from common.redis_client import text
+from common.redis_client import parse_clock, text
 from common.run_state import (
     RUNS_INDEX,
     Progress,
@@ -75,6 +75,8 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
 class RedisFacts(msgspec.Struct, frozen=True, kw_only=True):
     """All of it."""
 
+    #: Redis's clock when it was asked, in seconds since the epoch.
+    clock: float
     runs: tuple[RunFacts, ...]
     uploads: tuple[QueueFacts, ...]
     workers: tuple[WorkerInfo, ...]
@@ -86,7 +88,7 @@ class RedisFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_redis(client: redis.Redis, own_upload_queue: str) -> RedisFacts:
     """What Redis and rq say now; raises the client's errors."""
-    run_ids, queues, worker_keys, live = _members(client)
+    clock, run_ids, queues, worker_keys, live = _members(client)
     uploads = sorted({*filter(None, [own_upload_queue]), *queues})
     trip = _Trip(client)
     asked = [trip.ask(partial(_ask_hash, run_key(run_id)), _decode_record) for run_id in run_ids]
@@ -97,6 +99,7 @@ def read_redis(client: redis.Redis, own_upload_queue: str) -> RedisFacts:
     records = in_order(record for record in (part() for part in asked) if record is not None)
     workers = [worker for worker in (part() for part in present) if worker is not None]
     return RedisFacts(
+        clock=clock,
         runs=_read_runs(client, _worth_showing(records)),
         uploads=_read_uploads(client, [(name, part()) for name, part in counted]),
         workers=tuple(sorted(workers, key=lambda worker: (worker.role, worker.name))),
@@ -128,15 +131,17 @@ class _Trip:
             self._replies = pipe.execute() if self._asked else []
 
 
-def _members(client: redis.Redis) -> tuple[list[str], list[str], list[str], dict[str, str]]:
-    """Ids of runs, names of upload queues, keys of workers; and the live settings."""
+def _members(client: redis.Redis) -> tuple[float, list[str], list[str], list[str], dict[str, str]]:
+    """Redis's clock; ids of runs, names of upload queues, keys of workers; and the live settings."""
     with client.pipeline(transaction=False) as pipe:
         for key in (RUNS_INDEX, rq_keys.QUEUES, rq_keys.WORKERS):
             pipe.smembers(key)
         pipe.hgetall(LIVE_KEY)
-        runs, queues, workers, live = pipe.execute()
+        pipe.time()
+        runs, queues, workers, live, clock = pipe.execute()
     names = (text(key).removeprefix(rq_keys.queue_key("")) for key in queues)
     return (
+        parse_clock(clock),
         sorted(map(text, runs)),
         [name for name in names if name.startswith(UPLOAD_QUEUE_PREFIX)],
         sorted(map(text, workers)),

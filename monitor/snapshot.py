@@ -29,7 +29,8 @@ from monitor.views import (
 
 
 def take_snapshot(facts: Facts, now: float) -> Snapshot:
-    """What `facts` mean at `now` (seconds since the epoch)."""
+    """What `facts` mean at `now`, in seconds since the epoch; Redis's clock, where it is known, counts in its place."""
+    now = facts.clock or now
     processes = tuple(_process(worker, facts.lease_seconds, now) for worker in facts.workers)
     runs = tuple(_run(run, facts, processes, now) for run in facts.runs)
     uploads = tuple(_upload(queue) for queue in facts.uploads)

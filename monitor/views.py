@@ -197,7 +197,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that all faces of the monitor show."""
 
-    #: Seconds since the epoch.
+    #: Seconds since the epoch, by Redis's clock if it could be read.
     at: float
     #: Sentences, the worst first; empty when all is well.
     problems: tuple[str, ...]

@@ -11,6 +11,7 @@ import redis
 from common.eta import estimate
 from common.pace import Pace
 from common.queues import extract_queue_name
+from common.redis_client import clock_of
 from common.retry import backoff_seconds
 from common.worker.presence import list_workers, serving
 from hiddenfeed.errors import TransientError
@@ -42,6 +43,7 @@ def follow(
             standing = submission.step()
             fleet = list_workers(client)
             recording.look(time.monotonic(), standing, fleet)
+            clock = clock_of(client)
         except TransientError as error:
             if not failures:
                 console.warn(f"waiting: {error}")
@@ -57,7 +59,7 @@ def follow(
         workers = sum(worker.role == "gpu_worker" for worker in fleet)
         pace.look(time.monotonic(), standing.progress)
         at_work = serving(fleet, extract_queue_name(document.run_id))
-        left = estimate(submission.record, standing.progress, at_work, time.time())
+        left = estimate(submission.record, standing.progress, at_work, clock)
         console.progress(
             partial(
                 standing_line, standing, pace, left, tokens=plan.tokens, batches=plan.batches, workers=workers

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import secrets
 import socket
-import time
 
 import redis
 
 from common.history import FINE_SECONDS, PRODUCER, point_of, write_point
 from common.queues import UPLOAD_QUEUE_PREFIX, QueueCounts, queue_counts, queue_names
-from common.redis_client import translated
+from common.redis_client import clock_of, translated
 from common.worker.presence import WorkerInfo
 from producer.submission import Standing
 
@@ -29,7 +28,8 @@ class Recording:
             return
         uploads = _uploads(self._client)
         roles = [worker.role for worker in workers]
-        point = point_of(time.time(), standing.progress, standing.counts, uploads, roles, None)
+        clock = clock_of(self._client)
+        point = point_of(clock, standing.progress, standing.counts, uploads, roles, None)
         with translated(self._client):
             write_point(self._client, self._run_id, self._writer, point)
         self._next = now + FINE_SECONDS

@@ -12,7 +12,7 @@ import redis
 from common.eta import estimate
 from common.pace import Pace
 from common.queues import QueueCounts, extract_queue_name, queue_counts, upload_queue_name
-from common.redis_client import make_client
+from common.redis_client import clock_of, make_client
 from common.run_state import Progress, RunRecord, get_run, read_progress
 from common.settings.catalogue import (
     ExtractSettings,
@@ -182,6 +182,7 @@ class Runner:
             extract = queue_counts(client, extract_queue_name(self.run_id))
             upload = queue_counts(client, upload_queue_name(surroundings.places.spool))
             at_work = serving(list_workers(client), extract_queue_name(self.run_id))
+            clock = clock_of(client)
         except TransientError as error:
             self.display.status(str(error))
             return
@@ -189,7 +190,7 @@ class Runner:
         if self.worked and self.record is not None:
             self._mark(self.record, progress, extract)
             self._pace.look(time.monotonic(), progress)
-            left = estimate(self.record, progress, at_work, time.time())
+            left = estimate(self.record, progress, at_work, clock)
             trouble = self._supervisor.trouble or (self._why_late() if self._pace.late else "")
             self.display.status(
                 progress_line(self.record, progress, extract, upload, self._pace, left, trouble, self._part())

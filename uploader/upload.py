@@ -36,13 +36,11 @@ class FileUploader:
         share: Share | None = None,
         circuit: Circuit | None = None,
         requests: Callable[[int], int] = lambda size_bytes: 1,
-        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """`requests` tells from a file's size how many requests it keeps busy; `share` counts them."""
         self._store, self._spool = store, spool
         self._share, self._circuit = share, circuit or Circuit()
         self._requests = requests
-        self._wall_clock = wall_clock
 
     def upload_file(self, payload: Any, context: JobContext) -> UploadReceipt:
         """Bring the file of one `UploadFile` message into the store; returns how that ended.
@@ -134,6 +132,6 @@ class FileUploader:
             log.info("uploaded", size_bytes=receipt.size_bytes, total_s=round(receipt.upload_seconds, 3))
 
         def count(pipeline: Pipeline) -> None:
-            note_stored(pipeline, message, receipt, self._wall_clock(), uploader=context.worker_name)
+            note_stored(pipeline, message, receipt, uploader=context.worker_name)
 
         context.on_finish(count)

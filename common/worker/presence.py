@@ -41,8 +41,9 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     working_seconds: float
     host: str
     pid: int
-    #: Seconds since the epoch.
+    #: Seconds since the epoch, by the worker's clock.
     started_at: float
+    #: The same by Redis's clock; by the worker's, where its program did not know better.
     last_heartbeat: float
 
 
@@ -178,7 +179,7 @@ def _info(name: str, raw: dict[str, str]) -> WorkerInfo:
         host=raw.get("hostname", ""),
         pid=_whole(raw.get("pid")),
         started_at=_moment(raw.get("birth")),
-        last_heartbeat=_moment(raw.get("last_heartbeat")),
+        last_heartbeat=_number(raw.get("hf_heard_at")) or _moment(raw.get("last_heartbeat")),
     )
 
 

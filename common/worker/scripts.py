@@ -41,16 +41,16 @@ return redis.call('HGETALL', KEYS[2])
 #: KEYS: worker, set of workers, workers of its queue, executions of the worker.
 #: ARGV: lease, worker's time to live, number of fields, fields and values,
 #: then per lease: started registry, member, execution, executions of the job.
-#: Renews what is still there and returns the members that are not; nothing gone is brought back.
+#: Notes when it was, renews what is still there and returns the members that are not; nothing gone is brought back.
 BEAT = """
+local clock = redis.call('TIME')
+local now = clock[1] + clock[2] / 1000000
 local fields = tonumber(ARGV[3])
-redis.call('HSET', KEYS[1], unpack(ARGV, 4, 3 + 2 * fields))
+redis.call('HSET', KEYS[1], 'hf_heard_at', string.format('%.6f', now), unpack(ARGV, 4, 3 + 2 * fields))
 redis.call('EXPIRE', KEYS[1], ARGV[2])
 redis.call('SADD', KEYS[2], KEYS[1])
 if KEYS[3] ~= '' then redis.call('SADD', KEYS[3], KEYS[1]) end
 redis.call('EXPIRE', KEYS[4], ARGV[1] + 60)
-local clock = redis.call('TIME')
-local now = clock[1] + clock[2] / 1000000
 local lost = {}
 for i = 4 + 2 * fields, #ARGV, 4 do
   if redis.call('ZSCORE', ARGV[i], ARGV[i + 1]) then
