@@ -23,7 +23,7 @@ from redis.retry import Retry
 from common.settings.catalogue import RedisSettings
 from hiddenfeed.errors import ConfigError, TransientError
 
-#: Longest silence of a command; every blocking pop is shorter than this.
+#: Longest silence of a command of those who work; every blocking pop is shorter than this.
 SOCKET_TIMEOUT_SECONDS = 15.0
 CONNECT_TIMEOUT_SECONDS = 5.0
 #: BLMOVE, TIME in scripts that write, and streams.
@@ -61,8 +61,11 @@ def connect(settings: RedisSettings, *, wait_seconds: float = 0) -> redis.Redis:
             pause.wait(0.2)
 
 
-def make_client(settings: RedisSettings) -> redis.Redis:
-    """A client that has sent nothing yet; raises ConfigError for a URL or CA file that is wrong."""
+def make_client(settings: RedisSettings, *, timeout_seconds: float = SOCKET_TIMEOUT_SECONDS) -> redis.Redis:
+    """A client that has sent nothing yet, whose commands wait `timeout_seconds` for an answer at most.
+
+    Raises ConfigError for a URL or CA file that is wrong.
+    """
     options: dict[str, Any] = {}
     if settings.redis_ca_bundle is not None:
         if not Path(settings.redis_ca_bundle).is_file():
@@ -73,8 +76,8 @@ def make_client(settings: RedisSettings) -> redis.Redis:
     try:
         return redis.Redis.from_url(
             settings.redis_url,
-            socket_timeout=SOCKET_TIMEOUT_SECONDS,
-            socket_connect_timeout=CONNECT_TIMEOUT_SECONDS,
+            socket_timeout=timeout_seconds,
+            socket_connect_timeout=min(timeout_seconds, CONNECT_TIMEOUT_SECONDS),
             socket_keepalive=True,
             health_check_interval=30,
             retry=Retry(NoBackoff(), 0),
@@ -100,6 +103,8 @@ def translate(error: redis.RedisError, address: str) -> TransientError | ConfigE
     """Our error for one of the client's; the same error if it is neither an outage nor a refusal."""
     if isinstance(error, _REFUSED):
         return ConfigError(f"Redis at {address} refuses us: {error}; give the password in --redis-url")
+    if isinstance(error, redis.TimeoutError):
+        return TransientError(f"Redis at {address} does not answer")
     if is_away(error):
         return TransientError(f"Redis at {address} is not there: {_reason(error)}")
     return error
@@ -157,8 +162,6 @@ def _reply(error: BaseException) -> str:
 
 def _reason(error: BaseException) -> str:
     """`connection refused` out of `Error 111 connecting to 127.0.0.1:6379. Connection refused.`"""
-    if isinstance(error, redis.TimeoutError):
-        return "no answer in time"
     reason = (
         re.sub(r"^Error (-?\d+ )?(while )?connecting to (unix socket: )?\S+\.\s+", "", _reply(error))
         .strip()

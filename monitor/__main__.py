@@ -28,13 +28,14 @@ from common.settings.resolve import Resolved
 from hiddenfeed.errors import ConfigError
 from hiddenfeed.options import StoreOptions
 from monitor.bootstrap import Wired, page_of, wire
+from monitor.looks import snapshots
 from monitor.terminal import render
 from monitor.views import Snapshot
 
 if TYPE_CHECKING:
     import uvicorn
 
-_GROUPS = (
+GROUPS = (
     RedisSettings,
     StoreSettings,
     StoreOptions,
@@ -56,7 +57,7 @@ def main(arguments: list[str]) -> int:
     command = Command(
         "python -m monitor",
         "Show runs, workers, uploads and the spool. Reads only.",
-        _GROUPS,
+        GROUPS,
         _run,
         "Without --watch or --serve it looks once. Exit codes of that: 75 Redis or the store is away, 2 one of them refuses us.",
     )
@@ -109,9 +110,9 @@ def _watch(
 
         watch(read, refresh_seconds, stop)
         return 0
-    while not stop.is_set():
-        print(show(read()), flush=True)
-        stop.wait(refresh_seconds if show is _json else max(refresh_seconds, _PLAIN_SECONDS))
+    pause = refresh_seconds if show is _json else max(refresh_seconds, _PLAIN_SECONDS)
+    for snapshot in snapshots(read, pause, stop):
+        print(show(snapshot), flush=True)
     return 0
 
 

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from monitor.recorder import Recorder
 
 #: Of one call to the store.
-_MOST_SECONDS = 5.0
 _MOST_ATTEMPTS = 2
 _SHORTEST_TOKEN = 8
 
@@ -55,11 +54,12 @@ class Wired:
 
 def wire(settings: Resolved) -> Wired:
     """Clients and readers; raises ConfigError for settings that cannot work."""
-    client = make_client(settings.group(RedisSettings))
+    patience = settings.group(MonitorSettings).monitor_patience_seconds
+    client = make_client(settings.group(RedisSettings), timeout_seconds=patience)
     spool = settings.group(SpoolSettings)
     lease_seconds = float(settings.group(QueueSettings).lease_seconds)
     url = settings.group(StoreSettings).store
-    store = open_store(url, _impatient(settings.group(StoreOptions))) if url else None
+    store = open_store(url, _impatient(settings.group(StoreOptions), patience)) if url else None
 
     def read() -> Snapshot:
         return take_snapshot(read_facts(client, spool, lease_seconds, store), time.time())
@@ -87,11 +87,11 @@ def page_of(wired: Wired, monitor: MonitorSettings) -> tuple[Starlette, Recorder
     return app, Recorder(wired.client, current.get)
 
 
-def _impatient(options: StoreOptions) -> StoreOptions:
+def _impatient(options: StoreOptions, patience: float) -> StoreOptions:
     """The same, but for a person who waits: a store that does not answer soon is said to be away."""
     return msgspec.structs.replace(
         options,
-        s3_connect_timeout_seconds=min(options.s3_connect_timeout_seconds, _MOST_SECONDS),
-        s3_read_timeout_seconds=min(options.s3_read_timeout_seconds, _MOST_SECONDS),
+        s3_connect_timeout_seconds=min(options.s3_connect_timeout_seconds, patience),
+        s3_read_timeout_seconds=min(options.s3_read_timeout_seconds, patience),
         s3_max_attempts=min(options.s3_max_attempts, _MOST_ATTEMPTS),
     )

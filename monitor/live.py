@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hiddenfeed.words import count_text, size_rate_text, size_text
+from monitor.looks import snapshots
 from monitor.rows import (
     UPLOADER_HEAD,
     bare_rate,
@@ -73,9 +74,8 @@ def watch(
     """Show what `read` says until `stop` is set."""
     console = console or Console()
     with Live(console=console, screen=True, auto_refresh=False) as live:
-        while not stop.is_set():
-            live.update(view(read(), console), refresh=True)
-            stop.wait(refresh_seconds)
+        for snapshot in snapshots(read, refresh_seconds, stop):
+            live.update(view(snapshot, console), refresh=True)
 
 
 def view(snapshot: Snapshot, console: Console) -> RenderableType:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
@@ -21,6 +22,7 @@ from starlette.staticfiles import StaticFiles
 from common.history import Rates
 from hiddenfeed.errors import HiddenfeedError
 from monitor.control import Control, settings_offered
+from monitor.looks import begin
 from monitor.plain import render_plain
 from monitor.prometheus import CONTENT_TYPE_LATEST, exposition
 from monitor.trim import trimmed
@@ -30,6 +32,8 @@ from monitor.views import Snapshot
 _KEPT_SECONDS = 0.5
 #: And in a large fleet for so long per process, which keeps the share of Redis's time below one in a hundred.
 _KEPT_SECONDS_PER_PROCESS = 0.002
+#: A probe waits so long for a look that is being taken, and believes the one before if that is no older than this.
+_HEALTH_SECONDS, _BELIEVED_SECONDS = 1.0, 60.0
 #: How often a stream looks whether the server is to end.
 _LOOK_SECONDS = 0.25
 #: Pages that are told at a time, and the most that a change may say.
@@ -101,7 +105,8 @@ class _Site:
         return _json(self.current.get())
 
     def health(self, _: Request) -> Response:
-        error = self.current.get().redis_error
+        known = self.current.known(_HEALTH_SECONDS)
+        error = known.redis_error if known else "the last look at Redis and the store has not ended yet"
         answer = {"status": "unavailable", "reason": error} if error else {"status": "ok"}
         return JSONResponse(answer, status_code=503 if error else 200, headers=_HEADERS)
 
@@ -150,6 +155,8 @@ class Current:
         self._read, self._lock = read, threading.Lock()
         self._snapshot: Snapshot | None = None
         self._taken = 0.0
+        self._asked = threading.Lock()
+        self._look: Future[Snapshot] | None = None
 
     def get(self) -> Snapshot:
         """A snapshot that is at most half a second old, or a little more in a large fleet."""
@@ -157,6 +164,17 @@ class Current:
             if self._snapshot is None or time.monotonic() - self._taken > kept_seconds(self._snapshot):
                 self._snapshot, self._taken = self._read(), time.monotonic()
             return self._snapshot
+
+    def known(self, seconds: float) -> Snapshot | None:
+        """As `get`, if that takes no more than `seconds`; else the one before, None if it says nothing of now."""
+        with self._asked:
+            if self._look is None or self._look.done():
+                self._look = begin(self.get)
+            look = self._look
+        try:
+            return look.result(seconds)
+        except TimeoutError:
+            return self._snapshot if time.monotonic() - self._taken < _BELIEVED_SECONDS else None
 
 
 def kept_seconds(snapshot: Snapshot) -> float:

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 
 class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where the monitor answers."""
+    """Where the monitor answers, and how long it waits for others."""
 
     monitor_host: Annotated[
         str, Meta(description="address the web page listens on", extra={"metavar": "address"})
@@ -20,6 +20,15 @@ class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     refresh_seconds: Annotated[
         float, Meta(gt=0, description="how often the live view is renewed", extra={"unit": "s"})
     ] = 1.0
+    monitor_patience_seconds: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=60,
+            description="Redis or a store that does not answer the monitor for so long is said to be away",
+            extra={"unit": "s"},
+        ),
+    ] = 4.0
     monitor_token: Annotated[
         str | None,
         Meta(

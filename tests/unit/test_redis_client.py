@@ -31,7 +31,7 @@ from hiddenfeed.errors import ConfigError, TransientError
         (
             redis.TimeoutError("Timeout reading"),
             TransientError,
-            "Redis at r:1 is not there: no answer in time",
+            "Redis at r:1 does not answer",
         ),
         (redis.BusyLoadingError("loading"), TransientError, "Redis at r:1 is not there: loading"),
         (redis.OutOfMemoryError("OOM command not allowed"), TransientError, "not there: oOM"),
