@@ -59,7 +59,8 @@ def main(arguments: list[str]) -> int:
         "Show runs, workers, uploads and the spool. Reads only.",
         GROUPS,
         _run,
-        "Without --watch or --serve it looks once. Exit codes of that: 75 Redis or the store is away, 2 one of them refuses us.",
+        "Without --watch or --serve it looks once. Exit codes of that: 75 Redis or the store is away, look again later; "
+        "2 one of them refuses us or holds something that is not ours, a person must look. What can be read is shown.",
     )
     faces = command.parser.add_mutually_exclusive_group()
     faces.add_argument(
@@ -91,7 +92,7 @@ def _run(settings: Resolved, parsed: argparse.Namespace) -> int:
         return _watch(read, show, monitor.refresh_seconds, live=live)
     snapshot = read()
     print(show(snapshot), flush=True)
-    for error in filter(None, (snapshot.redis_error, snapshot.store_error)):
+    for error in filter(None, (snapshot.redis_error, snapshot.store_error, *snapshot.unreadable)):
         print(f"error: {error}", file=sys.stderr)
     return snapshot.exit_code
 

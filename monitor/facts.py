@@ -16,7 +16,7 @@ from common.settings.live import live_settings
 from common.settings.resolve import parse_value
 from common.spool import Spool, SpoolUsage, kept_name
 from common.worker.presence import WorkerInfo
-from hiddenfeed.errors import ConfigError, HiddenfeedError, PermanentError
+from hiddenfeed.errors import ConfigError, HiddenfeedError, TransientError
 from hiddenfeed.layout import complete_key
 from hiddenfeed.store.base import Store
 from monitor.reading import QueueFacts, RunFacts, read_redis
@@ -38,7 +38,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     redis_error: str = ""
     #: Why the store could not be read; empty if it was, or if none was given.
     store_error: str = ""
-    #: Exit code of a look that could not see everything, 0 of one that could.
+    #: Exit code of a look that could not see everything: 75 if something is away, 2 if a person must change something.
     exit_code: int = 0
     #: Where the store is, as people may see it; empty if none was given.
     store: str = ""
@@ -49,6 +49,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     hands: dict[str, tuple[str, ...]] = {}
     #: Live settings that are set, as text.
     live: dict[str, str] = {}
+    #: Keys under our names in Redis that hold something else.
+    foreign: tuple[str, ...] = ()
     #: The spool of this host; None if its folder is not here.
     spool: SpoolUsage | None = None
     spool_name: str = ""
@@ -81,13 +83,22 @@ def _with_redis(facts: Facts, client: redis.Redis) -> Facts:
         with translated(client):
             found = read_redis(client, facts.upload_queue)
             seen = msgspec.structs.replace(facts, **msgspec.structs.asdict(found))
-            return msgspec.structs.replace(seen, spool=_with_live_cap(seen.spool, found.live))
+            return msgspec.structs.replace(
+                seen,
+                spool=_with_live_cap(seen.spool, found.live),
+                exit_code=ConfigError.exit_code if found.foreign else 0,
+            )
     except HiddenfeedError as error:
-        return msgspec.structs.replace(facts, redis_error=str(error), exit_code=error.exit_code)
+        return msgspec.structs.replace(facts, redis_error=str(error), exit_code=_exit_code(error))
     except redis.RedisError as error:
-        # Another program's keys under our names, or commands that this server does not have.
+        # Commands that this server does not have, for one.
         reason = f"Redis at {address_of(client)} does not hold what we expect: {error}"
-        return msgspec.structs.replace(facts, redis_error=reason, exit_code=PermanentError.exit_code)
+        return msgspec.structs.replace(facts, redis_error=reason, exit_code=ConfigError.exit_code)
+
+
+def _exit_code(error: HiddenfeedError) -> int:
+    """Of a look that met the error: whether to look again later or to change something is all that counts."""
+    return TransientError.exit_code if isinstance(error, TransientError) else ConfigError.exit_code
 
 
 def _with_live_cap(spool: SpoolUsage | None, live: Mapping[str, str]) -> SpoolUsage | None:
@@ -121,6 +132,6 @@ def _with_proofs(facts: Facts, store: Store, there: Future[None], pool: ThreadPo
     except HiddenfeedError as error:
         pool.shutdown(wait=False, cancel_futures=True)
         return msgspec.structs.replace(
-            facts, store_error=str(error), exit_code=facts.exit_code or error.exit_code
+            facts, store_error=str(error), exit_code=facts.exit_code or _exit_code(error)
         )
     return msgspec.structs.replace(facts, runs=runs)

@@ -27,6 +27,17 @@ def unserved(
     return [(queue, count) for queue, count in waiting if count and not served & {queue.name, ""}]
 
 
+def foreign_keys(keys: Sequence[str]) -> list[str]:
+    """A sentence for each key in Redis that should be ours and holds something else."""
+    found = [
+        f"the key {key} in Redis holds something of another kind, put there by another program: what it should tell is unknown"
+        for key in keys[:_MOST_NAMED]
+    ]
+    if len(keys) > _MOST_NAMED:
+        found.append(f"{count_text(len(keys) - _MOST_NAMED, 'more key')} of another kind in Redis")
+    return found
+
+
 def problems_of(
     facts: Facts,
     runs: tuple[RunView, ...],
@@ -36,6 +47,7 @@ def problems_of(
 ) -> list[str]:
     """What a person should know, the worst first, a sentence each."""
     found = [error for error in (facts.redis_error, facts.store_error) if error]
+    found += foreign_keys(facts.foreign)
     for run in runs:
         if run.failed:
             found.append(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import redis
@@ -35,6 +35,7 @@ from common.run_state import (
 )
 from common.settings.live import LIVE_KEY
 from common.worker.presence import WorkerInfo, worker_of
+from monitor.trip import Trip
 
 #: Failed jobs read per queue; the counts are always whole.
 _MOST_FAILED = 20
@@ -46,8 +47,6 @@ _MOST_OVER = 10
 _MOST_HANDS = 200
 #: Points of a run's history that tell what goes on now: two minutes.
 _RECENT_POINTS = 13
-
-PartT = TypeVar("PartT")
 
 
 class QueueFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,13 +83,16 @@ class RedisFacts(msgspec.Struct, frozen=True, kw_only=True):
     hands: dict[str, tuple[str, ...]]
     #: Live settings that are set, as text.
     live: dict[str, str]
+    #: Keys under our names that hold something else: what they should tell is read as nothing.
+    foreign: tuple[str, ...] = ()
 
 
 def read_redis(client: redis.Redis, own_upload_queue: str) -> RedisFacts:
     """What Redis and rq say now; raises the client's errors."""
-    clock, run_ids, queues, worker_keys, live = _members(client)
+    foreign: set[str] = set()
+    clock, run_ids, queues, worker_keys, live = _members(client, foreign)
     uploads = sorted({*filter(None, [own_upload_queue]), *queues})
-    trip = _Trip(client)
+    trip = Trip(client, foreign)
     asked = [trip.ask(partial(_ask_hash, run_key(run_id)), _decode_record) for run_id in run_ids]
     counted = [(name, trip.ask(partial(ask_counts, name=name), parse_counts)) for name in uploads]
     present = [trip.ask(partial(_ask_hash, key), partial(_decode_worker, key)) for key in worker_keys]
@@ -98,47 +100,26 @@ def read_redis(client: redis.Redis, own_upload_queue: str) -> RedisFacts:
     trip.go()
     records = in_order(record for record in (part() for part in asked) if record is not None)
     workers = [worker for worker in (part() for part in present) if worker is not None]
+    runs = _read_runs(client, _worth_showing(records), foreign)
     return RedisFacts(
         clock=clock,
-        runs=_read_runs(client, _worth_showing(records)),
+        runs=runs,
         uploads=_read_uploads(client, [(name, part()) for name, part in counted]),
         workers=tuple(sorted(workers, key=lambda worker: (worker.role, worker.name))),
         hands={name: part() for name, part in held.items()},
         live=live,
+        foreign=tuple(sorted(foreign)),
     )
 
 
-class _Trip:
-    """One round trip: questions are collected, asked together, and answered part by part."""
-
-    def __init__(self, client: redis.Redis) -> None:
-        self._client = client
-        self._pipe = client.pipeline(transaction=False)
-        self._replies: list[Any] = []
-        self._asked = 0
-
-    def ask(
-        self, add: Callable[[Pipeline], int], parse: Callable[[Sequence[Any]], PartT]
-    ) -> Callable[[], PartT]:
-        """`add` puts commands into the pipeline and says how many; the result gives their answer after `go`."""
-        start = self._asked
-        self._asked = end = start + add(self._pipe)
-        return lambda: parse(self._replies[start:end])
-
-    def go(self) -> None:
-        """Ask."""
-        with self._pipe as pipe:
-            self._replies = pipe.execute() if self._asked else []
-
-
-def _members(client: redis.Redis) -> tuple[float, list[str], list[str], list[str], dict[str, str]]:
+def _members(
+    client: redis.Redis, foreign: set[str]
+) -> tuple[float, list[str], list[str], list[str], dict[str, str]]:
     """Redis's clock; ids of runs, names of upload queues, keys of workers; and the live settings."""
-    with client.pipeline(transaction=False) as pipe:
-        for key in (RUNS_INDEX, rq_keys.QUEUES, rq_keys.WORKERS):
-            pipe.smembers(key)
-        pipe.hgetall(LIVE_KEY)
-        pipe.time()
-        runs, queues, workers, live, clock = pipe.execute()
+    trip = Trip(client, foreign)
+    members = trip.ask(_ask_members, tuple)
+    trip.go()
+    clock, runs, queues, workers, live = members()
     names = (text(key).removeprefix(rq_keys.queue_key("")) for key in queues)
     return (
         parse_clock(clock),
@@ -147,6 +128,14 @@ def _members(client: redis.Redis) -> tuple[float, list[str], list[str], list[str
         sorted(map(text, workers)),
         {text(name): text(value) for name, value in live.items()},
     )
+
+
+def _ask_members(pipe: Pipeline) -> int:
+    pipe.time()
+    for key in (RUNS_INDEX, rq_keys.QUEUES, rq_keys.WORKERS):
+        pipe.smembers(key)
+    pipe.hgetall(LIVE_KEY)
+    return 5
 
 
 def _ask_hash(key: str, pipe: Pipeline) -> int:
@@ -162,7 +151,7 @@ def _decode_worker(key: str, replies: Sequence[Any]) -> WorkerInfo | None:
     return worker_of(key, replies[0])
 
 
-def _ask_hands(trip: _Trip, worker_keys: Sequence[str]) -> dict[str, Callable[[], tuple[str, ...]]]:
+def _ask_hands(trip: Trip, worker_keys: Sequence[str]) -> dict[str, Callable[[], tuple[str, ...]]]:
     names = [key.removeprefix(rq_keys.worker_key("")) for key in worker_keys]
     names = [name for name in names if name.startswith("gpu_worker")]
     if len(names) > _MOST_HANDS:
@@ -187,8 +176,8 @@ def _worth_showing(records: list[RunRecord]) -> list[RunRecord]:
     return [record for record in records if record not in over or record in latest]
 
 
-def _read_runs(client: redis.Redis, records: Sequence[RunRecord]) -> tuple[RunFacts, ...]:
-    trip = _Trip(client)
+def _read_runs(client: redis.Redis, records: Sequence[RunRecord], foreign: set[str]) -> tuple[RunFacts, ...]:
+    trip = Trip(client, foreign)
     asked = []
     for record in records:
         run_id = record.run_id

@@ -12,7 +12,7 @@ from common.run_state import UploaderProgress, WorkerProgress
 from common.worker.presence import WorkerInfo
 from monitor.answers import answers
 from monitor.facts import Facts, QueueFacts, RunFacts
-from monitor.problems import problems_of
+from monitor.problems import foreign_keys, problems_of
 from monitor.rows import MISSED_SECONDS, host_of
 from monitor.trend import recent_of, spool_pace, until
 from monitor.views import (
@@ -48,6 +48,7 @@ def take_snapshot(facts: Facts, now: float) -> Snapshot:
         store=facts.store,
         redis_error=facts.redis_error,
         store_error=facts.store_error,
+        unreadable=tuple(foreign_keys(facts.foreign)),
         exit_code=facts.exit_code,
     )
 

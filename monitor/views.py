@@ -210,7 +210,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     redis_error: str = ""
     #: The same of the store; empty as well if none was given.
     store_error: str = ""
-    #: Exit code of a look that could not see everything, 0 of one that could.
+    #: What of Redis could not be read though the rest could, a sentence each; among the problems as well.
+    unreadable: tuple[str, ...] = ()
+    #: Exit code of a look that could not see everything: 75 if something is away, 2 if a person must change something.
     exit_code: int = 0
     answers: tuple[Answer, ...] = ()
     #: Live settings that are set, as text, by name.

@@ -6,6 +6,7 @@ Every function raises TransientError when Redis is away.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 import redis
@@ -128,11 +129,17 @@ def _with_errors(client: redis.Redis, registry: str, limit: int) -> list[FailedJ
         with client.pipeline(transaction=False) as pipe:
             for job_id in ids:
                 pipe.hmget(rq_keys.job_key(job_id), JobField.DESCRIPTION, JobField.ERROR)
-            rows = pipe.execute()
-    return [
-        FailedJob(job_id, text(description or b""), text(error or b""))
-        for job_id, (description, error) in zip(ids, rows, strict=True)
-    ]
+            rows = pipe.execute(raise_on_error=False)
+    return [_failed_job(job_id, row) for job_id, row in zip(ids, rows, strict=True)]
+
+
+def _failed_job(job_id: str, row: Any) -> FailedJob:
+    if isinstance(row, redis.ResponseError) and str(row).startswith("WRONGTYPE"):
+        return FailedJob(job_id, "", f"{rq_keys.job_key(job_id)} holds no job: another program wrote to it")
+    if isinstance(row, Exception):
+        raise row
+    description, error = row
+    return FailedJob(job_id, text(description or b""), text(error or b""))
 
 
 def failed_job_ids(client: redis.Redis, name: str) -> list[str]:
