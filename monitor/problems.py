@@ -14,6 +14,7 @@ _NEARLY_FULL = 0.9
 _CANNOT_SERVE = "cannot serve "
 #: Processes with the same trouble that are named.
 _MOST_NAMED = 5
+_OVER = ("complete", "cancelled")
 
 
 def unserved(
@@ -27,6 +28,24 @@ def unserved(
     return [(queue, count) for queue, count in waiting if count and not served & {queue.name, ""}]
 
 
+def looked_at(runs: Sequence[RunView]) -> Sequence[RunView]:
+    """Runs whose trouble is trouble now: those that are not over, or else the last one. The others show their own."""
+    return [run for run in runs if run.state not in _OVER] or runs[-1:]
+
+
+def failed_now(queue: UploadQueueView, runs: Sequence[RunView]) -> int:
+    """Files that failed to upload, without those of runs that nobody looks at any more."""
+    past = {run.run_id for run in runs} - {run.run_id for run in looked_at(runs)}
+    # Only the newest are known by name; what is older than those of past runs is past as well.
+    of_past = sum(_run_of(failure.job_id) in past for failure in queue.failures)
+    return 0 if of_past == len(queue.failures) > 0 else queue.failed - of_past
+
+
+def _run_of(job_id: str) -> str:
+    """`demo` of `upload-demo-000007`."""
+    return job_id.partition("-")[2].rpartition("-")[0]
+
+
 def foreign_keys(keys: Sequence[str]) -> list[str]:
     """A sentence for each key in Redis that should be ours and holds something else."""
     found = [
@@ -35,6 +54,29 @@ def foreign_keys(keys: Sequence[str]) -> list[str]:
     ]
     if len(keys) > _MOST_NAMED:
         found.append(f"{count_text(len(keys) - _MOST_NAMED, 'more key')} of another kind in Redis")
+    return found
+
+
+def _of_run(run: RunView, facts: Facts, processes: tuple[ProcessView, ...]) -> list[str]:
+    found = []
+    if run.failed:
+        found.append(
+            f"{count_text(run.failed, 'batch', 'batches')} of {run.run_id} failed and must be looked at"
+        )
+    if run.set_aside:
+        found.append(
+            f"{count_text(run.set_aside, 'sample')} of {run.run_id} set aside, the last because: {run.set_aside_reason}"
+        )
+    if run.state == "stalled":
+        waits = sorted(
+            {process.waits_for for process in processes if process.role == "gpu_worker" and process.waits_for}
+        )
+        why = f"its workers wait: {', '.join(waits)}" if waits else "no GPU worker takes its batches"
+        found.append(f"{run.run_id} stands still: {why}")
+    if run.state == "complete" and run.proved is False:
+        found.append(
+            f"Redis says that {run.run_id} is complete, and {facts.store} holds no proof of it: is --store the right one?"
+        )
     return found
 
 
@@ -48,35 +90,14 @@ def problems_of(
     """What a person should know, the worst first, a sentence each."""
     found = [error for error in (facts.redis_error, facts.store_error) if error]
     found += foreign_keys(facts.foreign)
-    for run in runs:
-        if run.failed:
-            found.append(
-                f"{count_text(run.failed, 'batch', 'batches')} of {run.run_id} failed and must be looked at"
-            )
-        if run.set_aside:
-            found.append(
-                f"{count_text(run.set_aside, 'sample')} of {run.run_id} set aside, the last because: {run.set_aside_reason}"
-            )
-        if run.state == "stalled":
-            waits = sorted(
-                {
-                    process.waits_for
-                    for process in processes
-                    if process.role == "gpu_worker" and process.waits_for
-                }
-            )
-            why = f"its workers wait: {', '.join(waits)}" if waits else "no GPU worker takes its batches"
-            found.append(f"{run.run_id} stands still: {why}")
-        if run.state == "complete" and run.proved is False:
-            found.append(
-                f"Redis says that {run.run_id} is complete, and {facts.store} holds no proof of it: is --store the right one?"
-            )
+    for run in looked_at(runs):
+        found += _of_run(run, facts, processes)
     for queue, waiting in unserved(uploads, processes):
         found.append(f"no uploader takes from {queue.name}: {count_text(waiting, 'file')} waiting")
     for queue in uploads:
-        if queue.failed:
+        if failed := failed_now(queue, runs):
             found.append(
-                f"{count_text(queue.failed, 'file', 'files')} of {queue.name} failed to upload and must be looked at"
+                f"{count_text(failed, 'file', 'files')} of {queue.name} failed to upload and must be looked at"
             )
     silent = [process for process in processes if process.state == "silent"]
     found += [

@@ -184,6 +184,41 @@ def test_problems_are_sentences_and_the_worst_comes_first() -> None:
     assert "extract batch 3: out of memory" in render(snapshot)
 
 
+def _past(run_id: str, state: str) -> RunFacts:
+    """A run that is over, with a failed batch, samples set aside and no proof."""
+    run = _run(_progress(10, set_aside=3), QueueCounts(failed=1), run_id=run_id, state=state)
+    return msgspec.structs.replace(run, proved=False)
+
+
+@pytest.mark.parametrize("state", ["complete", "cancelled"])
+def test_what_failed_in_a_run_that_is_over_is_no_problem_of_the_next(state: str) -> None:
+    past = _past("past-0123456789ab", state)
+    failed = tuple(FailedJob(f"upload-past-0123456789ab-00000{number}", "", "gone") for number in range(2))
+    uploads = QueueFacts(name="upload-default", counts=QueueCounts(failed=2), failed=failed)
+    snapshot = _look(
+        past, _run(_progress(3), QueueCounts(queued=7)), workers=(_worker(),), uploads=(uploads,)
+    )
+    assert snapshot.problems == ()
+    (wrong,) = (answer for answer in snapshot.answers if answer.about == "wrong")
+    assert (wrong.verdict, wrong.text) == ("good", "nothing")
+    # In its own view it stands all the same.
+    assert (snapshot.runs[0].failed, snapshot.runs[0].set_aside) == (1, 3)
+
+    # A file of the run that goes on counts, and no other does.
+    own = FailedJob(f"upload-{RUN}-000001", "", "gone")
+    both = msgspec.structs.replace(uploads, counts=QueueCounts(failed=3), failed=(own, *failed))
+    (problem,) = _look(
+        past, _run(_progress(3), QueueCounts(queued=7)), workers=(_worker(),), uploads=(both,)
+    ).problems
+    assert problem == "1 file of upload-default failed to upload and must be looked at"
+
+
+def test_what_failed_in_the_last_run_is_a_problem_until_there_is_another() -> None:
+    snapshot = _look(_past("older-0123456789ab", "complete"), _past(RUN, "complete"))
+    assert len(snapshot.problems) == 3
+    assert all(RUN in problem for problem in snapshot.problems)
+
+
 def test_a_worker_that_cannot_serve_a_run_is_a_problem() -> None:
     reason = (
         f"cannot serve {RUN}: the self-test failed: tap 3 of a padded batch is not what the whole model gives"
