@@ -51,7 +51,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
     """What happened between two points, and how it stood at the later one."""
 
     at: float
-    #: Extracted: stored plus what the backlog grew by, at the mean size of a file.
+    #: Extracted: stored plus what the backlog grew by, at the mean size of a file; the same of tokens.
     extract_bytes_per_second: float
     upload_bytes_per_second: float
     tokens_per_second: float
@@ -186,13 +186,13 @@ def thinned(points: Sequence[Point], most: int) -> list[Point]:
 
 def _rates(before: Point, after: Point) -> Rates:
     seconds = after.at - before.at
-    stored = max(0, after.bytes - before.bytes)
-    file_bytes = after.bytes / after.batches if after.batches else 0.0
+    stored, tokens = max(0, after.bytes - before.bytes), max(0, after.tokens - before.tokens)
+    grown = (after.backlog - before.backlog) / after.batches if after.batches else 0.0
     return Rates(
         at=after.at,
-        extract_bytes_per_second=max(0.0, stored + (after.backlog - before.backlog) * file_bytes) / seconds,
+        extract_bytes_per_second=max(0.0, stored + grown * after.bytes) / seconds,
         upload_bytes_per_second=stored / seconds,
-        tokens_per_second=max(0, after.tokens - before.tokens) / seconds,
+        tokens_per_second=max(0.0, tokens + grown * after.tokens) / seconds,
         backlog=after.backlog,
         queued=after.queued,
         workers=after.workers,

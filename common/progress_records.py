@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 
 import msgspec
@@ -23,6 +24,16 @@ def average_rate(amount: float, arrivals: int, first_at: float, last_at: float) 
     return amount * (arrivals - 1) / arrivals / (last_at - first_at)
 
 
+def _computing(counted: WorkerProgress | Progress) -> tuple[float, float]:
+    """When the first and the last of its batches were computed; when they were stored, where nobody said that.
+
+    Batches that another version counted before may have been earlier than what it noted of computing.
+    """
+    if not counted.last_computed_at:
+        return counted.first_at, counted.last_at
+    return min(counted.first_at or math.inf, counted.first_computed_at), counted.last_computed_at
+
+
 class RecentWork(msgspec.Struct, frozen=True, kw_only=True):
     """What a GPU worker did of late: sums in which a batch weighs less with every batch that follows.
 
@@ -30,7 +41,7 @@ class RecentWork(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     batches: float = 0.0
-    #: Of the clock, from arrival to arrival, without long pauses.
+    #: Of the clock, from arrival in the store to arrival, without long pauses.
     seconds: float = 0.0
     tokens: float = 0.0
     squares: float = 0.0
@@ -71,10 +82,14 @@ class WorkerProgress(msgspec.Struct, frozen=True, kw_only=True):
     stall_seconds: float = 0.0
     write_seconds: float = 0.0
     total_seconds: float = 0.0
-    #: From the first batch's arrival to the last one's, without long pauses.
+    #: From when its first batch was computed to when the last one was, without long pauses.
     active_seconds: float = 0.0
+    #: When the store had its first batch and its last one.
     first_at: float = 0.0
     last_at: float = 0.0
+    #: When the earliest and the latest of them were computed; 0 where programs did not say.
+    first_computed_at: float = 0.0
+    last_computed_at: float = 0.0
     #: The fields of `RecentWork` in their order; empty before two batches.
     recent: str = ""
 
@@ -103,13 +118,13 @@ class WorkerProgress(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Tokens stored per second of the clock, waiting included; None before two batches."""
-        return average_rate(self.tokens, self.batches, self.first_at, self.last_at)
+        """Tokens computed per second of the clock, waiting included; None before two batches."""
+        return average_rate(self.tokens, self.batches, *_computing(self))
 
     @property
     def samples_per_second(self) -> float | None:
         """The same of samples."""
-        return average_rate(self.samples, self.batches, self.first_at, self.last_at)
+        return average_rate(self.samples, self.batches, *_computing(self))
 
     @property
     def padding(self) -> float:
@@ -173,6 +188,9 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     set_aside_reason: str = ""
     first_at: float = 0.0
     last_at: float = 0.0
+    #: When the earliest and the latest batch were computed; 0 where programs did not say.
+    first_computed_at: float = 0.0
+    last_computed_at: float = 0.0
     workers: tuple[WorkerProgress, ...] = ()
     uploaders: tuple[UploaderProgress, ...] = ()
     #: What batches cost, by kind of device, without the first one of each worker; and what those cost.
@@ -182,13 +200,30 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Tokens stored per second of the clock over all workers; None before two batches."""
-        return average_rate(self.tokens, self.batches, self.first_at, self.last_at)
+        """Tokens computed per second of the clock over all workers; None before two batches."""
+        batches, tokens, _ = self._computed
+        return average_rate(tokens, batches, *_computing(self))
 
     @property
     def samples_per_second(self) -> float | None:
         """The same of samples."""
-        return average_rate(self.samples, self.batches, self.first_at, self.last_at)
+        batches, _, samples = self._computed
+        return average_rate(samples, batches, *_computing(self))
+
+    @property
+    def stored_tokens_per_second(self) -> float | None:
+        """Tokens that arrived in the store per second of the clock; None before two batches."""
+        batches, tokens, _ = self._computed
+        return average_rate(tokens, batches, self.first_at, self.last_at)
+
+    @property
+    def _computed(self) -> tuple[int, int, int]:
+        """(batches, tokens, samples) of the workers; batches that were found in the store took none of that time."""
+        if not self.workers:
+            return self.batches, self.tokens, self.samples
+        rows = [(worker.batches, worker.tokens, worker.samples) for worker in self.workers]
+        batches, tokens, samples = map(sum, zip(*rows, strict=True))
+        return batches, tokens, samples
 
     @property
     def halvings(self) -> int:

@@ -37,6 +37,8 @@ class JobField:
     DESCRIPTION = "description"
     #: Execution that owns or last owned the job: the fence against processes that lost it.
     EXECUTION = "hf_execution"
+    #: When it was put on its queue, in seconds since the epoch by Redis's clock.
+    QUEUED_AT = "hf_queued_at"
     #: How often the job was started, given-back starts not counted.
     STARTS = "hf_starts"
     #: Attempts used up by errors of no known kind and by hung calls.

@@ -42,11 +42,12 @@ _FIRST = "first "
 
 #: KEYS: bitmap, totals, workers, uploaders, costs, checks. ARGV: batch id, ttl, most fields of costs, a field of the
 #: workers that is there from a worker's first batch on, seconds since the epoch (Redis's own clock where it is empty),
-#: then `key index, field, amount` triples.
+#: when the batch was computed (the same where it is empty), then `key index, field, amount` triples.
 #: Amounts of key 4 (uploaders) always count; the others only when the batch's bit was not set yet.
-#: An amount that starts with `=` is set; `@=` sets the time it is now, `@?` does if nothing is there; `~most,since` adds
-#: the time from what the field `since` holds until now, at most so much; `^most,since,weight,numbers` are sums that
-#: fade, of batches, of that time and of the numbers, and begin with a worker's second batch; `<` and `>` keep of two
+#: An amount that starts with `=` is set; `@=` sets the time it is now, `@?` does if nothing is there; `@<` and `@>` keep
+#: the earliest and latest time of computing; `~most,since` adds the time from what the field `since` holds until the
+#: batch was computed, at most so much; `^most,since,weight,numbers` are sums that fade, of batches, of the time from
+#: what the field holds until now, and of the numbers, and begin with a worker's second batch; `<` and `>` keep of two
 #: lists the smaller or larger value at each place, a value being a number and what it is of, after a space; any other is
 #: added. What a worker's first batch cost is kept by itself, and a kind of device that is one too many is not learnt.
 _NOTE = """
@@ -67,11 +68,13 @@ local kinds = redis.call('HLEN', KEYS[5])
 local begins = redis.call('HEXISTS', KEYS[3], ARGV[4]) == 0
 local clock, now = redis.call('TIME'), ARGV[5]
 if now == '' then now = string.format('%d.%06d', clock[1], clock[2]) end
-local function passed(most, since)
-  local before = tonumber(redis.call('HGET', KEYS[3], since) or now) or tonumber(now)
-  return math.max(0, math.min(tonumber(now) - before, tonumber(most)))
+local computed = ARGV[6]
+if computed == '' or tonumber(computed) > tonumber(now) then computed = now end
+local function passed(at, most, since)
+  local before = tonumber(redis.call('HGET', KEYS[3], since) or at) or tonumber(at)
+  return math.max(0, math.min(tonumber(at) - before, tonumber(most)))
 end
-for i = 6, #ARGV, 3 do
+for i = 7, #ARGV, 3 do
   local key, field, amount = tonumber(ARGV[i]), ARGV[i + 1], ARGV[i + 2]
   if key == 5 and begins then field = string.gsub(field, ' ', ' first ', 1) end
   local known = key ~= 5 or kinds < tonumber(ARGV[3]) or redis.call('HEXISTS', KEYS[5], field) == 1
@@ -80,15 +83,20 @@ for i = 6, #ARGV, 3 do
     if how == '=' then redis.call('HSET', KEYS[key], field, string.sub(amount, 2))
     elseif amount == '@=' then redis.call('HSET', KEYS[key], field, now)
     elseif amount == '@?' then redis.call('HSETNX', KEYS[key], field, now)
+    elseif amount == '@<' or amount == '@>' then
+      local before, at = tonumber(redis.call('HGET', KEYS[key], field) or ''), tonumber(computed)
+      if not before or amount == '@<' and at < before or amount == '@>' and at > before then
+        redis.call('HSET', KEYS[key], field, computed)
+      end
     elseif how == '~' then
       local most, since = string.match(amount, '^~([^,]+),(.*)$')
-      redis.call('HINCRBYFLOAT', KEYS[key], field, string.format('%.6f', passed(most, since)))
+      redis.call('HINCRBYFLOAT', KEYS[key], field, string.format('%.6f', passed(computed, most, since)))
     elseif how == '^' then
       local most, since, weight, numbers = string.match(amount, '^%^([^,]+),(.*),([^,]+),([^,]+)$')
       if not begins then
         local sums = {}
         for old in string.gmatch(redis.call('HGET', KEYS[key], field) or '', '%S+') do sums[#sums + 1] = tonumber(old) end
-        local news = '1 ' .. string.format('%.6f', passed(most, since)) .. ' ' .. numbers
+        local news = '1 ' .. string.format('%.6f', passed(now, most, since)) .. ' ' .. numbers
         local place, told = 0, {}
         for new in string.gmatch(news, '%S+') do
           place = place + 1
@@ -113,17 +121,32 @@ def note_stored(
     receipt: UploadReceipt,
     now: float | None = None,
     *,
+    computed_at: float | None = None,
     uploader: str = "",
 ) -> None:
     """Add to `pipeline` what counts a stored batch once.
 
-    `now`, in seconds since the epoch, is Redis's own clock when not given: the clocks of hosts differ. A receipt that says `sent-back` counts nothing.
+    `now`, in seconds since the epoch, is Redis's own clock when not given: the clocks of hosts differ. `computed_at`,
+    by the same clock, is when its file was finished; now if that is not known. A receipt that says `sent-back` counts nothing.
     """
     if receipt.outcome not in _IN_STORE or receipt.batch_id > MAX_BATCH_ID:
         return
     batch = message.batch
     entries = _totals(batch.samples, batch.tokens_total, batch.squares or 0, message.size_bytes)
-    entries += [2, "first_at", "@?", 2, "last_at", "@="]
+    entries += [
+        2,
+        "first_at",
+        "@?",
+        2,
+        "last_at",
+        "@=",
+        2,
+        "first_computed_at",
+        "@<",
+        2,
+        "last_computed_at",
+        "@>",
+    ]
     entries += _of_worker(message) + _of_batch(message)
     for field, amount in check_entries(message):
         entries += [6, field, amount]
@@ -136,9 +159,9 @@ def note_stored(
             "upload_seconds": receipt.upload_seconds,
         }
         entries += _named(4, uploader, amounts)
-    keys = progress_keys(receipt.run_id)
+    keys, times = progress_keys(receipt.run_id), (now, computed_at)
     known = _field("last_at", message.report.worker)
-    pipeline.eval(_NOTE, len(keys), *keys, *_arguments(receipt.batch_id, known, now, entries))
+    pipeline.eval(_NOTE, len(keys), *keys, *_arguments(receipt.batch_id, known, times, entries))
 
 
 def note_found(client: redis.Redis, run_id: str, found: Iterable[FoundBatch]) -> int:
@@ -150,7 +173,7 @@ def note_found(client: redis.Redis, run_id: str, found: Iterable[FoundBatch]) ->
     with translated(client), client.pipeline(transaction=False) as pipe:
         for batch in found:
             entries = _totals(batch.samples, batch.tokens, batch.squares, batch.bytes)
-            pipe.eval(_NOTE, len(keys), *keys, *_arguments(batch.batch_id, "", None, entries))
+            pipe.eval(_NOTE, len(keys), *keys, *_arguments(batch.batch_id, "", (None, None), entries))
             if len(pipe) >= 500:
                 news += sum(pipe.execute())
         return int(news + sum(pipe.execute()))
@@ -200,10 +223,10 @@ def progress_keys(run_id: str) -> tuple[str, str, str, str, str, str]:
     return f"{root}:batches", root, f"{root}:workers", f"{root}:uploaders", f"{root}:costs", f"{root}:checks"
 
 
-def _arguments(batch_id: int, known: str, now: float | None, entries: Sequence[Any]) -> list[str]:
+def _arguments(batch_id: int, known: str, times: Sequence[float | None], entries: Sequence[Any]) -> list[str]:
     fields = _MOST_KINDS * len(cost_terms(0, 0, 0.0))
-    clock = "" if now is None else str(now)
-    return [str(batch_id), str(RUN_TTL_SECONDS), str(fields), known, clock, *map(str, entries)]
+    told = ["" if time is None else str(time) for time in times]
+    return [str(batch_id), str(RUN_TTL_SECONDS), str(fields), known, *told, *map(str, entries)]
 
 
 def _totals(samples: int, tokens: int, squares: int, size_bytes: int) -> list[Any]:
@@ -216,9 +239,9 @@ def _of_worker(message: UploadFile) -> list[Any]:
     batch, report = message.batch, message.report
     tokens, squares = _computed(message)
     most = max(_LONGEST_PAUSE_SECONDS, _LONGEST_PAUSE_BATCHES * report.total_seconds)
-    since = _field("last_at", report.worker)
-    # Before `last_at` is set anew.
-    entries = [3, _field("active_seconds", report.worker), f"~{most},{since}"]
+    since, computed_since = (_field(metric, report.worker) for metric in ("last_at", "last_computed_at"))
+    # Before these two are set anew.
+    entries = [3, _field("active_seconds", report.worker), f"~{most},{computed_since}"]
     device_seconds = report.forward_seconds + report.stall_seconds
     work = f"{tokens} {squares} {device_seconds}"
     entries += [3, _field("recent", report.worker), f"^{most},{since},{RECENT_WEIGHT},{work}"]
@@ -238,6 +261,7 @@ def _of_worker(message: UploadFile) -> list[Any]:
         "total_seconds": report.total_seconds,
     }
     entries += _named(3, report.worker, amounts)
+    entries += [3, _field("first_computed_at", report.worker), "@<", 3, computed_since, "@>"]
     entries += [3, _field("device", report.worker), f"={report.device}"]
     return [*entries, 3, _field("kind", report.worker), f"={_kind(report)}"]
 

@@ -127,7 +127,7 @@ def _time_left(run: RunFacts, state: str, processes: tuple[ProcessView, ...], no
         return estimate(record, progress, living, now)
     if state == "running" and not living:
         return None
-    rate = progress.tokens_per_second
+    rate = progress.stored_tokens_per_second
     if not rate:
         return None
     # Nobody computes any more, or programs did not say what batches cost: by tokens, with a wide range.
@@ -171,7 +171,7 @@ def _device(worker: WorkerProgress, state: str, current: tuple[str, ...], now: f
         samples_per_second=worker.samples_per_second,
         stages={name: _share(seconds, whole) for name, seconds in stages.items()},
         padding=worker.padding,
-        last_seconds_ago=_ago(worker.last_at, now),
+        last_seconds_ago=_ago(worker.last_computed_at or worker.last_at, now),
         state=state,
         busy=worker.busy,
         current=current,

@@ -20,13 +20,14 @@ class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
     samples: int
     tokens: int
     size_bytes: int
-    #: Over the clock, waiting included; None until two batches tell.
+    #: Computed, over the clock, waiting included; None until two batches tell.
     tokens_per_second: float | None
     samples_per_second: float | None
     #: Shares of read, forward, stall and write in the time of its batches; they sum to 1 or are all 0.
     stages: dict[str, float]
     #: Share of padding in what the device saw.
     padding: float
+    #: Since the latest of its stored batches was computed.
     last_seconds_ago: float | None
     #: `busy`, `idle`, `waiting`, `silent`, or `gone` where no process of that name is known any more.
     state: str = "gone"
@@ -87,6 +88,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     done: float
     #: Whether the store holds the run's proof; None if that is not known.
     proved: bool | None
+    #: Computed, over the clock; None until two batches tell.
     tokens_per_second: float | None
     samples_per_second: float | None
     #: Until the store holds the last batch, and the range in which that is likely; None where nobody can say.

@@ -132,6 +132,8 @@ class FileUploader:
             log.info("uploaded", size_bytes=receipt.size_bytes, total_s=round(receipt.upload_seconds, 3))
 
         def count(pipeline: Pipeline) -> None:
-            note_stored(pipeline, message, receipt, uploader=context.worker_name)
+            # Its worker put the job on the queue in the moment in which the batch was done.
+            computed_at = context.queued_at or None
+            note_stored(pipeline, message, receipt, computed_at=computed_at, uploader=context.worker_name)
 
         context.on_finish(count)

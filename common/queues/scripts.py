@@ -80,12 +80,14 @@ while at <= #ARGV do
   seen[id] = true
   at = at + 2 + count
 end
+local clock = redis.call('TIME')
+local now = string.format('%d.%06d', clock[1], clock[2])
 for _, new in ipairs(wanted) do
   if new.origin then
     redis.call('DEL', job .. new.id, job .. new.id .. ':dependents', results .. new.id, executions .. new.id)
     for _, registry in ipairs(ended) do redis.call('ZREM', registry .. new.origin, new.id) end
   end
-  redis.call('HSET', job .. new.id, unpack(ARGV, new.first, new.last))
+  redis.call('HSET', job .. new.id, 'hf_queued_at', now, unpack(ARGV, new.first, new.last))
   redis.call('RPUSH', KEYS[2], new.id)
 end
 if #wanted > 0 then redis.call('SADD', KEYS[1], KEYS[2]) end

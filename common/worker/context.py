@@ -24,6 +24,7 @@ class JobContext:
         worker_name: str,
         attempt: int = 1,
         queue: str = "",
+        queued_at: float = 0.0,
         stopping: Event | None = None,
         lost: Event | None = None,
     ) -> None:
@@ -33,6 +34,8 @@ class JobContext:
         self.attempt = attempt
         #: Name of the queue the job came from.
         self.queue = queue
+        #: When the job was put there, in seconds since the epoch by Redis's clock; 0 if that is not known.
+        self.queued_at = queued_at
         #: Set once the process wants to end or the job is past its deadline: finish what takes
         #: seconds, raise GiveBack instead of waiting for anything.
         self.stopping = stopping if stopping is not None else Event()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -55,6 +56,15 @@ class Claim(msgspec.Struct, frozen=True):
         """One of the job's counters; 0 if it is missing or not a number."""
         value = self.raw.get(field.encode(), b"")
         return int(value) if value.isdigit() else 0
+
+    @property
+    def queued_at(self) -> float:
+        """When the job was put on its queue, in seconds since the epoch by Redis's clock; 0 if nobody noted it."""
+        try:
+            at = float(self.raw.get(JobField.QUEUED_AT.encode(), b"0"))
+        except ValueError:
+            return 0.0
+        return at if math.isfinite(at) and at > 0 else 0.0
 
     @property
     def description(self) -> str:

@@ -181,6 +181,7 @@ class Worker:
             worker_name=self.name,
             attempt=claim.counter(JobField.STARTS),
             queue=claim.queue,
+            queued_at=claim.queued_at,
         )
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
         slot = Slot(claim, context, deadline)

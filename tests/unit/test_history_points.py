@@ -20,9 +20,13 @@ def _point(at: float, **changes: object) -> Point:
 
 def test_rates_are_between_points_and_count_the_backlog_as_extracted() -> None:
     (rates,) = rates_of([_point(100.0), _point(110.0, backlog=20)])
-    assert (rates.upload_bytes_per_second, rates.tokens_per_second) == (1000, 100)
-    # 10 files stored, 20 more wait, of 1,000 bytes each.
+    assert rates.upload_bytes_per_second == 1000
+    # 10 files stored, 20 more wait, of 1,000 bytes and 100 tokens each.
     assert rates.extract_bytes_per_second == pytest.approx(3000)
+    assert rates.tokens_per_second == pytest.approx(300)
+    # Files that waited are stored at last: nothing was computed.
+    (late,) = rates_of([_point(100.0, backlog=50), _point(110.0, batches=150, bytes=150_000, tokens=15_000)])
+    assert (late.upload_bytes_per_second, late.tokens_per_second) == (5000, 0)
     assert rates_of([_point(1.0)]) == []
 
 
