@@ -26,6 +26,10 @@ from monitor.views import (
     UploaderView,
     UploadQueueView,
 )
+from monitor.words import cut
+
+#: Characters of a reason that are shown; the job itself has all of it.
+_LONGEST_TEXT = 2000
 
 
 def take_snapshot(facts: Facts, now: float) -> Snapshot:
@@ -86,7 +90,7 @@ def _run(run: RunFacts, facts: Facts, processes: tuple[ProcessView, ...], now: f
         hosts=_hosts(workers),
         uploaders=tuple(_uploader(uploader, now) for uploader in progress.uploaders),
         set_aside=progress.set_aside,
-        set_aside_reason=progress.set_aside_reason,
+        set_aside_reason=cut(progress.set_aside_reason, _LONGEST_TEXT),
         recent=recent_of(run.recent, now),
         checks=progress.checks,
         findings=findings(progress.checks, progress.halvings),
@@ -237,7 +241,7 @@ def _process(worker: WorkerInfo, lease_seconds: float, now: float) -> ProcessVie
         slots=worker.slots,
         finished=worker.finished,
         failed=worker.failed,
-        waits_for=worker.waiting,
+        waits_for=cut(worker.waiting, _LONGEST_TEXT),
         heartbeat_seconds_ago=ago,
     )
 
@@ -266,7 +270,14 @@ def _spool(facts: Facts, now: float) -> SpoolView | None:
 
 
 def _failures(jobs: Sequence[FailedJob]) -> tuple[FailureView, ...]:
-    return tuple(FailureView(job_id=job.job_id, description=job.description, error=job.error) for job in jobs)
+    return tuple(
+        FailureView(
+            job_id=job.job_id,
+            description=cut(job.description, _LONGEST_TEXT),
+            error=cut(job.error, _LONGEST_TEXT),
+        )
+        for job in jobs
+    )
 
 
 def _share(part: float, whole: float) -> float:

@@ -8,9 +8,21 @@ from typing import TypeVar
 import msgspec
 
 from monitor.rows import need
-from monitor.views import DeviceView, HostView, ProcessView, RunView, Snapshot, UploadQueueView
+from monitor.views import (
+    DeviceView,
+    FailureView,
+    HostView,
+    ProcessView,
+    RunView,
+    Snapshot,
+    UploadQueueView,
+)
+from monitor.words import cut
 
 MOST_WORKERS, MOST_UPLOADERS, MOST_PROCESSES, MOST_QUEUES, MOST_HOSTS = 48, 24, 48, 24, 150
+
+#: Characters of a reason in a view that is sent again and again; the snapshot has more.
+_LONGEST_TEXT = 500
 
 RowT = TypeVar("RowT", DeviceView, ProcessView)
 
@@ -30,6 +42,8 @@ def trimmed(snapshot: Snapshot) -> Snapshot:
 def _run(run: RunView) -> RunView:
     return msgspec.structs.replace(
         run,
+        failures=_brief(run.failures),
+        retries=_brief(run.retries),
         workers=_first(run.workers, MOST_WORKERS),
         more_workers=max(0, len(run.workers) - MOST_WORKERS),
         hosts=_troubled(run.hosts),
@@ -53,7 +67,19 @@ def _troubled(hosts: tuple[HostView, ...]) -> tuple[HostView, ...]:
 
 
 def _busiest(queues: Sequence[UploadQueueView]) -> tuple[UploadQueueView, ...]:
-    if len(queues) <= MOST_QUEUES:
-        return tuple(queues)
-    most = sorted(queues, key=lambda queue: (-queue.failed, -queue.queued - queue.started - queue.retrying))
-    return tuple(most[:MOST_QUEUES])
+    most = list(queues)
+    if len(queues) > MOST_QUEUES:
+        most.sort(key=lambda queue: (-queue.failed, -queue.queued - queue.started - queue.retrying))
+    return tuple(
+        msgspec.structs.replace(queue, failures=_brief(queue.failures), retries=_brief(queue.retries))
+        for queue in most[:MOST_QUEUES]
+    )
+
+
+def _brief(failures: Sequence[FailureView]) -> tuple[FailureView, ...]:
+    return tuple(
+        msgspec.structs.replace(
+            each, description=cut(each.description, _LONGEST_TEXT), error=cut(each.error, _LONGEST_TEXT)
+        )
+        for each in failures
+    )

@@ -24,6 +24,11 @@ def share(value: float, digits: int = 0) -> str:
     return f"{100 if value >= 1 else min(100 * value, 100 - 10**-digits):.{digits}f}%"
 
 
+def cut(text: str, most: int) -> str:
+    """The text's first `most` characters, and `…` if there are more."""
+    return text if len(text) <= most else f"{text[:most].rstrip()}…"
+
+
 def ago(seconds: float | None) -> str:
     """`3 min 05 s ago`; `never` for None."""
     return "never" if seconds is None else f"{duration_text(seconds)} ago"

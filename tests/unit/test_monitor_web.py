@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from common.check_words import STATES_TITLE
 from common.history import rates_of
-from common.queues import QueueCounts
+from common.queues import FailedJob, QueueCounts
 from hiddenfeed.errors import TransientError
 from monitor import web
 from monitor.control import Control
@@ -22,7 +22,7 @@ from monitor.snapshot import take_snapshot
 from monitor.trim import trimmed
 from monitor.views import Snapshot
 from monitor.web import Current, kept_seconds, make_app
-from tests.monitor_scene import NOW, RUN, device, points, scene, worker
+from tests.monitor_scene import NOW, QUEUE, RUN, device, points, scene, worker
 
 TOKEN = "correct-horse"
 PAGE = Path(web.__file__).parent / "page"
@@ -89,6 +89,23 @@ def test_an_event_is_bounded_however_large_the_fleet_is() -> None:
     assert sum(len(host.states) for host in run.hosts) == 1002
     assert [host.host for host in run.hosts if "s" in host.states] == ["node97"]
     assert trimmed(_snapshot()) == _snapshot()
+
+
+def test_an_error_of_megabytes_is_cut() -> None:
+    (run,), reason = scene().runs, "broken: " + "x" * 5_000_000
+    failed = tuple(FailedJob(f"{QUEUE}-{number:06d}", reason, reason) for number in range(20))
+    counts = QueueCounts(failed=20, scheduled=20)
+    extract = QueueFacts(name=QUEUE, counts=counts, failed=failed, retrying=failed[:3])
+    uploads = QueueFacts(name="upload-default", counts=counts, failed=failed[:1], retrying=failed[:1])
+    stuck = worker("gpu_worker-h-1", running=0, waiting=reason)
+    whole = take_snapshot(
+        scene(runs=(msgspec.structs.replace(run, extract=extract),), uploads=(uploads,), workers=(stuck,)),
+        NOW,
+    )
+    (error,) = {each.error for each in (*whole.runs[0].failures, *whole.runs[0].retries)}
+    assert (len(error), error[:8], error[-2:]) == (2001, "broken: ", "x…")
+    assert len(msgspec.json.encode(whole)) < 200_000
+    assert len(msgspec.json.encode(trimmed(whole))) < 60_000
 
 
 def test_workers_that_have_been_gone_for_long_hide_nobody() -> None:
