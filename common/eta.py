@@ -113,7 +113,7 @@ def _pool(progress: Progress, sums: Sequence[CostSums], costs: dict[str, Cost]) 
         recent = worker.recent_work
         if _cost_of(worker, costs) is not None:
             computed += recent.device_seconds
-            taken += recent.seconds
+            taken += recent.clock_seconds
     return _Pooled(costs, min(1.0, computed / taken), batch_seconds)
 
 
@@ -127,7 +127,7 @@ def _rate(worker: WorkerProgress, pooled: _Pooled, left: _Left) -> float:
     # Of one kind one device may still be faster than another.
     speed = (kind + done) / (kind + recent.device_seconds)
     believed = _FLEET_BATCHES * usual
-    speed_of_clock = (believed + done) / (believed / (pooled.busy * speed) + recent.seconds)
+    speed_of_clock = (believed + done) / (believed / (pooled.busy * speed) + recent.clock_seconds)
     return speed_of_clock / max(1e-9, cost.seconds(left.tokens, left.squares))
 
 

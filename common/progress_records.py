@@ -48,6 +48,11 @@ class RecentWork(msgspec.Struct, frozen=True, kw_only=True):
     #: Of forward passes, and of the device's waiting between them.
     device_seconds: float = 0.0
 
+    @property
+    def clock_seconds(self) -> float:
+        """What the work took at least: files that waited for their upload arrive faster than they were computed."""
+        return max(self.seconds, self.device_seconds)
+
     def after(self, seconds: float, tokens: int, squares: int, device_seconds: float) -> RecentWork:
         """With one batch more that arrived `seconds` after the one before."""
         return RecentWork(

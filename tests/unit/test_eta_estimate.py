@@ -168,6 +168,13 @@ def test_what_holds_the_devices_up_counts() -> None:
     assert _seconds(_progress(slow), "a") == pytest.approx(800, rel=0.05)
 
 
+def test_files_that_waited_and_arrive_at_once_make_no_device_faster() -> None:
+    # Each batch takes 2 s of the device; an uploader that was away has brought all of the last sixty within a second.
+    caught_up = msgspec.structs.replace(_worker("a", 61), active_seconds=1.0)
+    record = _record(161)
+    assert _seconds(_progress(caught_up), "a", record=record) == pytest.approx(200, rel=0.05)
+
+
 def test_a_producer_that_did_not_say_what_attention_costs_does_not_shorten_the_run() -> None:
     progress = _progress(_worker("a", 20))
     dear = [
