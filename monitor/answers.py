@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hiddenfeed.words import count_text, duration_text, size_rate_text, size_text
-from monitor.problems import unserved
+from monitor.problems import failed_now, looked_at, unserved
 from monitor.views import Answer, ProcessView, RunView, SpoolView, UploadQueueView, left_text
 from monitor.words import share
 
@@ -42,13 +42,13 @@ def answers(
             _answer(about, "unknown", "unknown", "not known while Redis is away")
             for about in ("busy", "upload", "done")
         ]
-        return (*unknown, _wrong(problems, runs, uploads), _disk(spool, processes))
+        return (*unknown, _wrong(problems, looked_at(runs), uploads), _disk(spool, processes))
     going = [run for run in runs if run.state not in _OVER]
     return (
         _busy(runs, going, processes),
-        _upload(going, uploads, processes),
+        _upload(runs, going, uploads, processes),
         _done(runs, going, stuck=bool(unserved(uploads, processes))),
-        _wrong(problems, runs, uploads),
+        _wrong(problems, looked_at(runs), uploads),
         _disk(spool, processes),
     )
 
@@ -111,11 +111,14 @@ def _why(failing: Sequence[RunView] | Sequence[UploadQueueView]) -> str:
 
 
 def _upload(
-    going: Sequence[RunView], uploads: Sequence[UploadQueueView], processes: Sequence[ProcessView]
+    runs: Sequence[RunView],
+    going: Sequence[RunView],
+    uploads: Sequence[UploadQueueView],
+    processes: Sequence[ProcessView],
 ) -> Answer:
     waiting = sum(queue.queued + queue.started + queue.retrying for queue in uploads)
     retrying = sum(queue.retrying for queue in uploads)
-    failed = sum(queue.failed for queue in uploads)
+    failed = sum(failed_now(queue, runs) for queue in uploads)
     text = f"{count_text(waiting, 'file')} on the way"
     if retrying:
         text += f", {retrying:,} to be tried again{_why(uploads)}"

@@ -185,8 +185,8 @@ def test_problems_are_sentences_and_the_worst_comes_first() -> None:
 
 
 def _past(run_id: str, state: str) -> RunFacts:
-    """A run that is over, with a failed batch, samples set aside and no proof."""
-    run = _run(_progress(10, set_aside=3), QueueCounts(failed=1), run_id=run_id, state=state)
+    """A run that is over, with a failed batch, one that will be tried again, samples set aside and no proof."""
+    run = _run(_progress(10, set_aside=3), QueueCounts(failed=1, scheduled=1), run_id=run_id, state=state)
     return msgspec.structs.replace(run, proved=False)
 
 
@@ -199,8 +199,9 @@ def test_what_failed_in_a_run_that_is_over_is_no_problem_of_the_next(state: str)
         past, _run(_progress(3), QueueCounts(queued=7)), workers=(_worker(),), uploads=(uploads,)
     )
     assert snapshot.problems == ()
-    (wrong,) = (answer for answer in snapshot.answers if answer.about == "wrong")
-    assert (wrong.verdict, wrong.text) == ("good", "nothing")
+    answers = {answer.about: answer for answer in snapshot.answers}
+    assert (answers["wrong"].verdict, answers["wrong"].text) == ("good", "nothing")
+    assert answers["upload"].verdict == "good"
     # In its own view it stands all the same.
     assert (snapshot.runs[0].failed, snapshot.runs[0].set_aside) == (1, 3)
 
