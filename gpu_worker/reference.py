@@ -1,11 +1,14 @@
 """What the whole model itself says of a sample: the other side of every comparison.
 
 States come from transformers' own `output_hidden_states=True`, not from our hooks on the blocks. Its
-last entry is after the final norm; the state before it is what goes into that norm.
+last entry is after the final norm; the state before it is what goes into that norm. What a model leaves out of
+its answer, the embeddings, is seen at its first block.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -27,31 +30,62 @@ class Reference:
 
     def states(self, ids: torch.Tensor, selection: Selection) -> torch.Tensor:
         """float32 [n, K', H] of token ids int64 [1, n], alone: the taps, then the final state if there is one."""
-        before_norm: list[torch.Tensor] = []
-        handle = self._watch_norm(before_norm)
-        try:
-            with torch.inference_mode():
-                output = self._model(
-                    input_ids=ids.to(self.device), output_hidden_states=True, use_cache=False
-                )
-        finally:
-            if handle is not None:
-                handle.remove()
-        hidden = output.hidden_states
-        # A model without a norm that we know is taken to have none.
-        last = before_norm[-1] if before_norm else hidden[-1]
+        with self._watched() as seen, torch.inference_mode():
+            output = self._model(input_ids=ids.to(self.device), output_hidden_states=True, use_cache=False)
+        hidden = seen.from_embeddings_on(output.hidden_states)
+        # A model without a norm is one whose last block gives what its head takes.
+        last = hidden[-1] if seen.before_norm is None else seen.before_norm
         states = [last if tap == self._num_blocks else hidden[tap] for tap in selection.taps]
         if selection.final_state != "none":
             states.append(last if selection.final_state == "pre" else hidden[-1])
         return torch.stack([state[0].float() for state in states], dim=1)
 
-    def _watch_norm(self, seen: list[torch.Tensor]) -> Any:
-        """Have the final norm leave what goes into it in `seen`."""
-        norm = self._parts.norm
-        if norm is None:
-            return None
+    @contextmanager
+    def _watched(self) -> Iterator[_Seen]:
+        """Have the first block and the final norm leave what goes through them."""
+        seen, first, norm = _Seen(), self._parts.blocks[0], self._parts.norm
+        handles = [
+            first.register_forward_pre_hook(seen.note_input, with_kwargs=True),
+            first.register_forward_hook(seen.note_output),
+        ]
+        if norm is not None:
+            handles.append(norm.register_forward_pre_hook(seen.note_norm, with_kwargs=True))
+        try:
+            yield seen
+        finally:
+            for handle in handles:
+                handle.remove()
 
-        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            seen.append(args[0] if args else next(iter(kwargs.values())))
 
-        return norm.register_forward_pre_hook(hook, with_kwargs=True)
+class _Seen:
+    """States that went through a model during one pass; of the norm's the last, as embeddings may go through it too."""
+
+    def __init__(self) -> None:
+        self.embeddings: torch.Tensor | None = None
+        self.first_output: torch.Tensor | None = None
+        self.before_norm: torch.Tensor | None = None
+
+    def note_input(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.embeddings = _state(args, kwargs).clone()
+
+    def note_output(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        self.first_output = (output[0] if isinstance(output, tuple) else output).clone()
+
+    def note_norm(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.before_norm = _state(args, kwargs)
+
+    def from_embeddings_on(self, hidden: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """What the model says of itself, as most models say it: n + 1 states, the embeddings first.
+
+        State-space models leave the embeddings out and tell the last state twice, before and after the norm.
+        """
+        assert self.embeddings is not None
+        assert self.first_output is not None
+        if torch.equal(hidden[0], self.embeddings) or not torch.equal(hidden[0], self.first_output):
+            return hidden
+        return [self.embeddings, *hidden[:-2], hidden[-1]]
+
+
+def _state(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    state: torch.Tensor = args[0] if args else next(iter(kwargs.values()))
+    return state

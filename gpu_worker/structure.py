@@ -6,6 +6,7 @@ the text configuration says, also inside a multimodal wrapper. Nothing here know
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +17,8 @@ from torch import nn
 from common.rope import steady_length
 from hiddenfeed.errors import ConfigError
 
-#: What the norm between the last block and the head is called, over all architectures of transformers.
-_NORM_NAMES = ("norm", "final_layer_norm", "final_layernorm", "ln_f", "norm_f")
+#: What the norm between the last block and the head is called where a decoder has other norms beside it.
+_NORM_NAMES = ("norm", "final_layer_norm", "final_layernorm", "final_norm", "ln_f", "norm_f", "layer_norm")
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class DecoderParts:
     #: What turns token ids into hidden states, without the language-model head.
     decoder: nn.Module
     blocks: nn.ModuleList
-    #: Attribute of `decoder` that holds the final norm; None if it has none that we know.
+    #: Path of the final norm below `decoder`; None if it has none.
     norm_name: str | None
 
     @property
@@ -38,7 +39,7 @@ class DecoderParts:
     @property
     def norm(self) -> nn.Module | None:
         """The final norm, as it is now."""
-        return getattr(self.decoder, self.norm_name) if self.norm_name else None
+        return self.decoder.get_submodule(self.norm_name) if self.norm_name else None
 
     @property
     def device(self) -> torch.device:
@@ -74,14 +75,12 @@ class DecoderParts:
         return int(as_pretrained(self.decoder).get_input_embeddings().weight.shape[0])
 
     def truncate(self, depth: int) -> None:
-        """Forget the blocks after the first `depth` and the final norm; what they held can be freed.
+        """Forget the blocks after the first `depth`; what they held can be freed.
 
-        States up to tap `depth` stay what they were, bit for bit. The norm goes because in a truncated
-        model it would be applied to a state that the whole model never normalises.
+        States up to tap `depth` stay what they were, bit for bit. The final norm stays, as some models apply it to the
+        embeddings too; what it makes of a state that the whole model never gives it, nobody reads.
         """
         del self.blocks[depth:]
-        if self.norm_name:
-            setattr(self.decoder, self.norm_name, nn.Identity())
 
 
 def as_pretrained(model: nn.Module) -> Any:
@@ -102,26 +101,40 @@ def dissect(model: nn.Module) -> DecoderParts:
     name = type(model).__name__
     if getattr(model.config, "is_encoder_decoder", False):
         raise ConfigError(f"{name} is an encoder-decoder; hiddenfeed extracts from decoder-only models")
-    config = text_config(model)
-    num_blocks = int(config.num_hidden_layers)
+    num_blocks = int(text_config(model).num_hidden_layers)
     for candidate in _decoder_candidates(model):
-        lists = [
-            module
-            for module in candidate.modules()
-            if isinstance(module, nn.ModuleList) and len(module) == num_blocks
-        ]
-        if len(lists) == 1:
-            return DecoderParts(candidate, lists[0], _final_norm(candidate))
+        owners = list(_owned_lists(candidate, num_blocks))
+        if len({id(blocks) for _, blocks in owners}) == 1:
+            owner, blocks = owners[0]
+            decoder = owner if _takes_tokens(owner) else candidate
+            return DecoderParts(decoder, blocks, _final_norm(decoder, owner))
     raise ConfigError(f"cannot tell which part of {name} is its list of {num_blocks} decoder blocks")
 
 
 def _decoder_candidates(model: nn.Module) -> Iterator[nn.Module]:
-    """Ever smaller parts of the model that may be its text decoder."""
-    seen: set[int] = set()
-    while id(model) not in seen and hasattr(model, "get_decoder"):
-        seen.add(id(model))
-        model = as_pretrained(model).get_decoder()
-        yield model
+    """Parts of the model that may be its text decoder, or hold it; the smallest first."""
+    parts = [model]
+    while hasattr(parts[-1], "get_decoder"):
+        inner = as_pretrained(parts[-1]).get_decoder()
+        if any(inner is part for part in parts):
+            break
+        parts.append(inner)
+    return reversed(parts)
+
+
+def _owned_lists(part: nn.Module, length: int) -> Iterator[tuple[nn.Module, nn.ModuleList]]:
+    """Lists of that length with whose part they are; not those inside of another, which may be the experts of a block."""
+    for child in part.children():
+        if isinstance(child, nn.ModuleList) and len(child) == length:
+            yield part, child
+        else:
+            yield from _owned_lists(child, length)
+
+
+def _takes_tokens(part: nn.Module) -> bool:
+    """Whether a part is a decoder by itself, and no more than that: from token ids to states."""
+    known = hasattr(part, "config") and hasattr(part, "get_input_embeddings")
+    return known and "input_ids" in inspect.signature(part.forward).parameters
 
 
 def _factors(rope: Any) -> Iterator[float]:
@@ -134,6 +147,19 @@ def _factors(rope: Any) -> Iterator[float]:
         yield from _factors(value)
 
 
-def _final_norm(decoder: nn.Module) -> str | None:
-    children = dict(decoder.named_children())
-    return next((name for name in _NORM_NAMES if name in children), None)
+def _final_norm(decoder: nn.Module, owner: nn.Module) -> str | None:
+    """The norm beside the blocks, or else the decoder's own; by its name if there are several.
+
+    A wrong one does not pass unseen: the self-test then finds other states than the whole model's.
+    """
+    place = next((name for name, part in decoder.named_modules() if part is owner), "")
+    for path, part in ((f"{place}." if place else "", owner), ("", decoder)):
+        norms = [name for name, child in part.named_children() if _is_norm(name, child)]
+        if norms:
+            return path + next((name for name in _NORM_NAMES if name in norms), norms[-1])
+    return None
+
+
+def _is_norm(name: str, part: nn.Module) -> bool:
+    """Whether that is a norm, and not one of what the embeddings give."""
+    return "norm" in type(part).__name__.lower() and not ("emb" in name and name != "embedding_norm")

@@ -68,6 +68,7 @@ class TapModel:
         self.is_mixture = is_mixture(config)
         self.device, self.compute_dtype = parts.device, parts.dtype
         self._rows: StateRows | None = None
+        self._written = 0
         self._depth = selection.depth(parts.num_blocks)
         self._handles = self._install_hooks()
 
@@ -91,12 +92,18 @@ class TapModel:
         before the device has finished.
         """
         assert self._rows is None, "one thread at a time"
-        self._rows = rows
+        self._rows, self._written = rows, 0
         try:
             output = self.parts.decoder(input_ids=ids, use_cache=False)
             if self.selection.final_state == "post":
                 assert rows.final is not None
                 _write(output.last_hidden_state, rows.real, rows.final)
+            wanted = len(self.selection.taps) + (self.selection.final_state == "pre")
+            if self._written != wanted:
+                raise ConfigError(
+                    f"{count_text(self._written, 'state')} came where {wanted} were wanted: the model passes over some of its "
+                    "blocks, or runs some more than once; such models are not supported"
+                )
         finally:
             self._rows = None
 
@@ -120,6 +127,7 @@ class TapModel:
     def _tap_writer(self, place: int) -> Callable[[torch.Tensor], None]:
         def write(state: torch.Tensor) -> None:
             if self._rows is not None:
+                self._written += 1
                 _write(state, self._rows.real, self._rows.hidden_states[:, place])
 
         return write
@@ -127,6 +135,7 @@ class TapModel:
     def _write_final(self, state: torch.Tensor) -> None:
         if self._rows is not None:
             assert self._rows.final is not None
+            self._written += 1
             _write(state, self._rows.real, self._rows.final)
 
 

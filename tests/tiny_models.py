@@ -30,6 +30,24 @@ _SIZES: dict[str, Any] = {
 }
 _MIXTURE = {"num_experts_per_tok": 2, "moe_intermediate_size": 16}
 _SLIDING = {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"] * 2}
+_LLAMA4 = {
+    "head_dim": 8,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 1,
+    "intermediate_size_mlp": 48,
+    "interleave_moe_layer_step": 2,
+    "attention_chunk_size": 16,
+}
+_STATE_SPACE: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": HIDDEN,
+    "num_hidden_layers": BLOCKS,
+    "state_size": 8,
+    "time_step_rank": 4,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
 _LINEAR = {
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 4,
@@ -69,6 +87,22 @@ def _nemotron_h() -> Any:
         n_routed_experts=4,
         moe_shared_expert_intermediate_size=16,
         chunk_size=16,
+    )
+
+
+def llama4_multimodal() -> Any:
+    text = tf.Llama4TextConfig(**_SIZES, **_LLAMA4)
+    vision = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    return tf.Llama4Config(
+        text_config=text.to_dict(),
+        vision_config=vision
+        | {
+            "image_size": 28,
+            "patch_size": 14,
+            "vision_output_dim": 16,
+            "projector_input_dim": 16,
+            "projector_output_dim": 16,
+        },
     )
 
 
@@ -130,9 +164,38 @@ CONFIGS: dict[str, Callable[[], Any]] = {
         **_SIZES, **_MIXTURE, head_dim=8, n_routed_experts=4, n_shared_experts=1, first_k_dense_replace=1
     ),
     "nemotron_h": _nemotron_h,
+    "llama4_text": lambda: tf.Llama4TextConfig(**_SIZES, **_LLAMA4),
+    "lfm2": lambda: tf.Lfm2Config(**_SIZES, layer_types=["conv", "full_attention"] * 2),
+    "recurrent_gemma": lambda: tf.RecurrentGemmaConfig(**_SIZES, head_dim=8, lru_width=HIDDEN),
+    "nanochat": lambda: tf.NanoChatConfig(**_SIZES),
+    "bloom": lambda: tf.BloomConfig(
+        vocab_size=VOCABULARY, hidden_size=HIDDEN, n_layer=BLOCKS, n_head=4, bos_token_id=1, eos_token_id=2
+    ),
+    "jamba": lambda: tf.JambaConfig(
+        **_SIZES,
+        num_experts=4,
+        attn_layer_period=2,
+        attn_layer_offset=1,
+        mamba_dt_rank=4,
+        use_mamba_kernels=False,
+    ),
+    "mamba": lambda: tf.MambaConfig(**_STATE_SPACE),
+    "falcon_mamba": lambda: tf.FalconMambaConfig(**_STATE_SPACE),
 }
+#: Architectures that say nothing of their embeddings among their hidden states.
+WITHOUT_EMBEDDINGS = {"mamba", "falcon_mamba"}
 #: Architectures with experts: in low precision a token may be routed elsewhere.
-MIXTURES = {"qwen3_moe", "mixtral", "gpt_oss", "qwen3_next", "deepseek_v3", "glm4_moe", "nemotron_h"}
+MIXTURES = {
+    "qwen3_moe",
+    "mixtral",
+    "gpt_oss",
+    "qwen3_next",
+    "deepseek_v3",
+    "glm4_moe",
+    "nemotron_h",
+    "llama4_text",
+    "jamba",
+}
 
 
 def make_model(architecture: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> nn.Module:

@@ -20,7 +20,16 @@ from tests.extraction import ReadFile, TinyRun, extract, read_file, tiny_run
 from tests.tiny_models import CONFIGS, MIXTURES
 
 #: Layers whose fast kernels are packages of their own: their fallback is tested on the CPU.
-_HYBRIDS = ("qwen3_next", "qwen3_5", "nemotron_h")
+_HYBRIDS = (
+    "qwen3_next",
+    "qwen3_5",
+    "nemotron_h",
+    "lfm2",
+    "recurrent_gemma",
+    "jamba",
+    "mamba",
+    "falcon_mamba",
+)
 
 
 def on_cuda(test: Any) -> Any:

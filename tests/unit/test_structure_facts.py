@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+import transformers as tf
 
 from gpu_worker.structure import dissect, text_config
-from tests.tiny_models import BLOCKS, CONFIGS, HIDDEN, VOCABULARY, make_model
+from tests.tiny_models import BLOCKS, CONFIGS, HIDDEN, VOCABULARY, llama4_multimodal, make_model
 
 
 @pytest.mark.parametrize("architecture", CONFIGS)
@@ -21,6 +22,22 @@ def test_facts_of_every_architecture(architecture: str) -> None:
     assert parts.device == torch.device("cpu")
     assert parts.norm is not None
     assert parts.positions is None or parts.positions >= 256
+
+
+def test_a_text_decoder_two_wrappers_deep_is_found_without_head_and_tower() -> None:
+    """Llama 4 keeps a whole language model, head and all, beside its vision tower."""
+    whole = tf.AutoModelForImageTextToText.from_config(llama4_multimodal())
+    parts = dissect(whole)
+    assert type(parts.decoder).__name__ == "Llama4TextModel"
+    assert parts.norm_name == "norm"
+    assert not [name for name, _ in parts.decoder.named_modules() if "head" in name or "vision" in name]
+
+
+def test_experts_that_are_as_many_as_blocks_are_not_taken_for_them() -> None:
+    model: Any = make_model("llama")
+    for block in model.model.layers:
+        block.experts = torch.nn.ModuleList(torch.nn.Linear(1, 1) for _ in range(BLOCKS))
+    assert dissect(model).blocks is model.model.layers
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from gpu_worker.agreement import compare, tolerance_for
 from gpu_worker.structure import dissect
 from gpu_worker.taps import Selection, StateRows, TapModel
 from hiddenfeed.errors import ConfigError
-from tests.tiny_models import BLOCKS, CONFIGS, HIDDEN, MIXTURES, VOCABULARY, make_model
+from tests.tiny_models import BLOCKS, CONFIGS, HIDDEN, MIXTURES, VOCABULARY, WITHOUT_EMBEDDINGS, make_model
 
 LENGTHS = (23, 17, 17, 9, 1)
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -41,6 +41,13 @@ def _reference(model: nn.Module, samples: list[torch.Tensor]) -> list[torch.Tens
             whole(input_ids=sample[None], output_hidden_states=True, use_cache=False).hidden_states
             for sample in samples
         ]
+        if whole.config.model_type in WITHOUT_EMBEDDINGS:
+            embed = whole.get_input_embeddings()
+            # The last but one is the last one before its norm.
+            outputs = [
+                (embed(sample[None]), *output[:-2], output[-1])
+                for sample, output in zip(samples, outputs, strict=True)
+            ]
     return [torch.cat([output[tap][0] for output in outputs]).float() for tap in range(BLOCKS + 1)]
 
 
@@ -76,7 +83,9 @@ def test_taps_equal_the_whole_model(architecture: str, dtype: str) -> None:
         assert max(agreement.errors) < 2e-5, agreement
 
     assert taken.final is not None
-    np.testing.assert_array_equal(taken.final.float().numpy(), normed.numpy())
+    # State-space models keep the stream between blocks in float32, and norm it before it is rounded.
+    within = 2**-6 if architecture in WITHOUT_EMBEDDINGS and dtype != "float32" else 0.0
+    np.testing.assert_allclose(taken.final.float().numpy(), normed.numpy(), rtol=within, atol=within)
     _assert_neighbours_would_be_noticed(ours, torch.stack(reference, dim=1).numpy(), dtype)
 
 
@@ -98,13 +107,27 @@ def test_truncation_changes_no_bit(architecture: str, final_state: str) -> None:
     model = TapModel(parts, selection)
     model.truncate()
     assert parts.num_blocks == (BLOCKS if final_state == "pre" else 3)
-    assert isinstance(parts.norm, nn.Identity)
     truncated = _extract(model, samples, torch.float32)
     assert torch.equal(truncated.hidden_states, whole.hidden_states)
     if final_state == "pre":
         assert truncated.final is not None
         assert whole.final is not None
         assert torch.equal(truncated.final, whole.final)
+
+
+def test_a_model_that_passes_over_blocks_or_runs_them_twice_is_refused() -> None:
+    """As some do without a picture, or in loops: nothing would be there for a tap, or something else."""
+    for wrong, came in (
+        (lambda blocks: blocks[:2], 1),
+        (lambda blocks: [blocks[0], blocks[0], *blocks[2:]], 3),
+    ):
+        model: Any = make_model("llama")
+        parts = dissect(model)
+        taps = TapModel(parts, Selection((1, 3)))
+        whole: Any = parts.decoder.layers
+        parts.decoder.layers = nn.ModuleList(wrong([*whole]))
+        with pytest.raises(ConfigError, match=rf"^{came} states? came where 2 were wanted"):
+            _extract(taps, _samples(), torch.float32)
 
 
 def test_truncated_blocks_are_freed() -> None:
