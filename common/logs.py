@@ -6,7 +6,6 @@ A message is a sentence; what varies goes into fields: `log.info("job finished",
 from __future__ import annotations
 
 import logging
-import re
 import sys
 import time
 from collections.abc import MutableMapping
@@ -15,10 +14,10 @@ from typing import Any, TextIO
 import msgspec
 
 from common.settings.catalogue import LogSettings
+from hiddenfeed.words import visible_text
 
 _FIELDS = "hiddenfeed_fields"
 #: Of ASCII and Latin-1, and the two that end a line elsewhere.
-_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _PASSED_ON = frozenset({"exc_info", "stack_info", "stacklevel", "extra"})
 
 
@@ -65,7 +64,7 @@ class HumanFormatter(logging.Formatter):
         level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()} "
         fields = " ".join(f"{name}={value}" for name, value in _fields(record).items())
         text = f"{record.getMessage()}{f' ({fields})' if fields else ''}"
-        line = f"{clock} {level}{_source(record)}: {_visible(text)}"
+        line = f"{clock} {level}{_source(record)}: {visible_text(text)}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
@@ -94,11 +93,6 @@ class JsonFormatter(logging.Formatter):
             # Half of a character, as some data has them.
             entry = {name: _encodable(str(value)) for name, value in entry.items()}
             return msgspec.json.encode(entry).decode()
-
-
-def _visible(text: str) -> str:
-    """One line of text in which nothing moves the cursor: what is logged may quote data."""
-    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def _encodable(text: str) -> str:

@@ -15,7 +15,7 @@ from hiddenfeed.options import StoreOptions
 from hiddenfeed.reader import RunReader, split_run_url
 from hiddenfeed.report import list_lines, run_lines, sample_lines, tidy_lines, verification_lines
 from hiddenfeed.run_list import list_runs
-from hiddenfeed.shell import Parser, exit_code_of
+from hiddenfeed.shell import Parser, exit_code_of, say
 from hiddenfeed.skipped import count_reasons
 from hiddenfeed.store import Store, open_store
 from hiddenfeed.store_flags import add_store_flags, store_options
@@ -149,7 +149,7 @@ def _sample(flags: argparse.Namespace) -> int:
             f"run {reader.run_id} has no sample at position {position}: {len(reader)} can be read"
         )
     for line in sample_lines(reader.read(position), position, None if flags.all else _TOKENS_SHOWN):
-        print(line)
+        say(line)
     return 0
 
 
@@ -182,7 +182,7 @@ def _print(flags: argparse.Namespace, document: object, lines: Sequence[str]) ->
     if flags.json:
         print(msgspec.json.encode(document).decode())
     else:
-        print("\n".join(lines))
+        say(*lines)
 
 
 def _progress(what: str, done: int, total: int) -> None:

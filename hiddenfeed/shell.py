@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import os
 import re
@@ -10,8 +11,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import NoReturn
 
-from hiddenfeed.errors import HiddenfeedError
-from hiddenfeed.words import nearest_text
+from hiddenfeed.errors import HiddenfeedError, TransientError
+from hiddenfeed.words import nearest_text, visible_text
 
 #: What argparse says, and what it means.
 _IN_OUR_WORDS = (
@@ -21,6 +22,8 @@ _IN_OUR_WORDS = (
     (r"^argument (\S+): not allowed with argument (\S+)$", r"give \1 or \2, not both"),
     (r"^the following arguments are required: (.*)$", r"\1 is missing"),
 )
+#: What writing to a file fails with that has no more room, or may have none.
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
 class Parser(argparse.ArgumentParser):
@@ -63,6 +66,12 @@ class Parser(argparse.ArgumentParser):
                 yield from action.choices
 
 
+def say(*lines: str) -> None:
+    """Print lines of a result, in which nothing that they quote does more than stand there."""
+    for line in lines:
+        print(visible_text(line), flush=True)
+
+
 def _usage_of(positional: argparse.Action) -> str:
     name = str(positional.metavar)
     return {"?": f"[{name}]", "*": f"[{name} …]"}.get(str(positional.nargs), name)
@@ -79,12 +88,24 @@ def exit_code_of(body: Callable[[], int]) -> int:
         sys.stdout.flush()
         return code
     except HiddenfeedError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {visible_text(str(error))}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
         # Whoever read us has seen enough; nothing more can be written, not even at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _write_no_more()
         return 0
+    except OSError as error:
+        # Of a file it has opened by name, Python tells the name.
+        if error.errno not in _NO_ROOM or error.filename is not None:
+            raise
+        _write_no_more()
+        print(f"error: the output cannot be written: {os.strerror(error.errno).lower()}", file=sys.stderr)
+        return TransientError.exit_code
+
+
+def _write_no_more() -> None:
+    """Not even at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def visible_text(text: str) -> str:
+    """The same as one line in which nothing moves the cursor or colours a terminal: it may quote data, or names of files."""
+    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def size_text(size_bytes: float) -> str:

@@ -47,10 +47,35 @@ def answers(
     return (
         _busy(runs, going, processes),
         _upload(runs, going, uploads, processes),
-        _done(runs, going, stuck=bool(unserved(uploads, processes))),
+        _done(runs, uploads, processes, named=len(going) > 1),
         _wrong(problems, looked_at(runs), uploads),
         _disk(spool, processes),
     )
+
+
+def main_run(runs: Sequence[RunView]) -> RunView | None:
+    """The one that is asked about where nobody chose: the first that goes on and can be foreseen, or the last of all."""
+    going = [run for run in runs if run.state not in _OVER]
+    foreseen = [run for run in going if run.remaining_seconds is not None]
+    return next(iter([*foreseen, *going, *runs[-1:]]), None)
+
+
+def when_done(
+    run: RunView, uploads: Sequence[UploadQueueView], processes: Sequence[ProcessView], *, named: bool = False
+) -> Answer:
+    """When that run will be done; `named` where others go on as well."""
+    if run.state in _OVER:
+        return _answer("done", "good", run.state, f"{run.run_id} is {run.state}")
+    text = f"{run.run_id}: {share(run.done, 1)}" if named else share(run.done, 1)
+    if left := left_text(run):
+        if unserved(uploads, processes):
+            return _answer(
+                "done", "bad", "waits for uploads", f"{text}, {left} once files are uploaded again"
+            )
+        return _answer("done", "good", f"about {duration_text(run.remaining_seconds)}", f"{text}, {left}")
+    verdict = {"stalled": "bad", "paused": "warn"}.get(run.state, "unknown")
+    brief = {"stalled": "standing still", "paused": "paused"}.get(run.state, "not known yet")
+    return _answer("done", verdict, brief, f"{text}, {run.state}; how long it will take is not known yet")
 
 
 def _answer(about: str, verdict: str, brief: str, text: str) -> Answer:
@@ -147,23 +172,17 @@ def _upload(
     return _answer("upload", verdict, brief, text)
 
 
-def _done(runs: Sequence[RunView], going: Sequence[RunView], *, stuck: bool) -> Answer:
-    if not runs:
+def _done(
+    runs: Sequence[RunView],
+    uploads: Sequence[UploadQueueView],
+    processes: Sequence[ProcessView],
+    *,
+    named: bool,
+) -> Answer:
+    run = main_run(runs)
+    if run is None:
         return _answer("done", "unknown", "no runs yet", "no runs yet")
-    if not going:
-        last = runs[-1]
-        return _answer("done", "good", last.state, f"{last.run_id} is {last.state}")
-    run = next((run for run in going if run.remaining_seconds is not None), going[0])
-    text = f"{run.run_id}: {share(run.done, 1)}" if len(going) > 1 else share(run.done, 1)
-    if left := left_text(run):
-        if stuck:
-            return _answer(
-                "done", "bad", "waits for uploads", f"{text}, {left} once files are uploaded again"
-            )
-        return _answer("done", "good", f"about {duration_text(run.remaining_seconds)}", f"{text}, {left}")
-    verdict = {"stalled": "bad", "paused": "warn"}.get(run.state, "unknown")
-    brief = {"stalled": "standing still", "paused": "paused"}.get(run.state, "not known yet")
-    return _answer("done", verdict, brief, f"{text}, {run.state}; how long it will take is not known yet")
+    return when_done(run, uploads, processes, named=named)
 
 
 def _wrong(problems: Sequence[str], runs: Sequence[RunView], uploads: Sequence[UploadQueueView]) -> Answer:

@@ -74,8 +74,7 @@ def page_of(wired: Wired, monitor: MonitorSettings) -> tuple[Starlette, Recorder
     from monitor.recorder import Recorder
     from monitor.web import Current, Dashboard, make_app
 
-    if monitor.monitor_token is not None and len(monitor.monitor_token) < _SHORTEST_TOKEN:
-        raise ConfigError(f"--monitor-token is too short: {_SHORTEST_TOKEN} characters at least")
+    check_token(monitor.monitor_token)
     current = Current(wired.read)
     app = make_app(
         current,
@@ -85,6 +84,18 @@ def page_of(wired: Wired, monitor: MonitorSettings) -> tuple[Starlette, Recorder
         dashboard=Dashboard(monitor.dashboard_url, DashboardSettings().dashboard_port),
     )
     return app, Recorder(wired.client, current.get)
+
+
+def check_token(token: str | None) -> None:
+    """Raise ConfigError for a token that is easily guessed, or that no browser could send."""
+    if token is None:
+        return
+    if len(token) < _SHORTEST_TOKEN:
+        raise ConfigError(f"--monitor-token is too short: {_SHORTEST_TOKEN} characters at least")
+    if not all("!" <= character <= "~" for character in token):
+        raise ConfigError(
+            "--monitor-token may hold letters without accents, digits and signs, and no spaces: it is sent in a header of HTTP"
+        )
 
 
 def _impatient(options: StoreOptions, patience: float) -> StoreOptions:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hiddenfeed.words import count_text
+from monitor.commands import run_of
 from monitor.facts import Facts
 from monitor.views import ProcessView, RunView, SpoolView, UploadQueueView
 
@@ -37,13 +38,8 @@ def failed_now(queue: UploadQueueView, runs: Sequence[RunView]) -> int:
     """Files that failed to upload, without those of runs that nobody looks at any more."""
     past = {run.run_id for run in runs} - {run.run_id for run in looked_at(runs)}
     # Only the newest are known by name; what is older than those of past runs is past as well.
-    of_past = sum(_run_of(failure.job_id) in past for failure in queue.failures)
+    of_past = sum(run_of(failure.job_id) in past for failure in queue.failures)
     return 0 if of_past == len(queue.failures) > 0 else queue.failed - of_past
-
-
-def _run_of(job_id: str) -> str:
-    """`demo` of `upload-demo-000007`."""
-    return job_id.partition("-")[2].rpartition("-")[0]
 
 
 def foreign_keys(keys: Sequence[str]) -> list[str]:

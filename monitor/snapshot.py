@@ -10,7 +10,8 @@ from common.eta import Estimate, estimate
 from common.queues import FailedJob
 from common.run_state import UploaderProgress, WorkerProgress
 from common.worker.presence import WorkerInfo
-from monitor.answers import answers
+from monitor.answers import answers, main_run, when_done
+from monitor.commands import retry_command
 from monitor.facts import Facts, QueueFacts, RunFacts
 from monitor.problems import foreign_keys, problems_of
 from monitor.rows import MISSED_SECONDS, host_of
@@ -44,6 +45,8 @@ def take_snapshot(facts: Facts, now: float) -> Snapshot:
         at=now,
         problems=problems,
         answers=answers(problems, runs, uploads, processes, spool, facts.redis_error),
+        main_run=main.run_id if (main := main_run(runs)) else "",
+        when_done=tuple(when_done(run, uploads, processes) for run in runs),
         live=facts.live,
         runs=runs,
         uploads=uploads,
@@ -275,6 +278,7 @@ def _failures(jobs: Sequence[FailedJob]) -> tuple[FailureView, ...]:
             job_id=job.job_id,
             description=cut(job.description, _LONGEST_TEXT),
             error=cut(job.error, _LONGEST_TEXT),
+            command=retry_command(job.job_id),
         )
         for job in jobs
     )

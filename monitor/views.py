@@ -69,6 +69,8 @@ class FailureView(msgspec.Struct, frozen=True, kw_only=True):
     job_id: str
     description: str
     error: str
+    #: What tries it again, for a person to copy; empty where its name is none of ours, so that nobody pastes what another wrote.
+    command: str = ""
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
@@ -217,6 +219,10 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     #: Exit code of a look that could not see everything: 75 if something is away, 2 if a person must change something.
     exit_code: int = 0
     answers: tuple[Answer, ...] = ()
+    #: The run that the answers are about, if it is one; empty if there is none.
+    main_run: str = ""
+    #: "When will it be done?" of every run, in their order.
+    when_done: tuple[Answer, ...] = ()
     #: Live settings that are set, as text, by name.
     live: dict[str, str] = {}
     #: How many more there are than are listed, in a view that was cut.

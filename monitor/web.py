@@ -14,13 +14,14 @@ import anyio
 import anyio.to_thread
 import msgspec
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from common.history import Rates
-from hiddenfeed.errors import HiddenfeedError
+from hiddenfeed.errors import DataError, HiddenfeedError
+from hiddenfeed.layout import check_run_id
 from monitor.control import Control, settings_offered
 from monitor.looks import begin
 from monitor.plain import render_plain
@@ -38,6 +39,8 @@ _HEALTH_SECONDS, _BELIEVED_SECONDS = 1.0, 60.0
 _LOOK_SECONDS = 0.25
 #: Pages that are told at a time, and the most that a change may say.
 _MOST_PAGES, _MOST_BYTES = 100, 4096
+#: Who is one page too many is to come back after this.
+_COME_BACK_SECONDS = 10
 _FOLDER = Path(__file__).parent / "page"
 _PAGE = Template((_FOLDER / "index.html").read_text(encoding="utf-8"))
 _HEADERS = {
@@ -115,7 +118,11 @@ class _Site:
 
     def past(self, request: Request) -> Response:
         try:
-            return _json(self.history(request.query_params.get("run", "")) if self.history else [])
+            run_id = check_run_id(request.query_params.get("run", ""))
+        except DataError as error:
+            return _message(400, str(error))
+        try:
+            return _json(self.history(run_id) if self.history else [])
         except HiddenfeedError as error:
             return _message(503, str(error))
 
@@ -130,10 +137,13 @@ class _Site:
 
     async def change(self, request: Request) -> Response:
         body = b""
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > _MOST_BYTES:
-                return _message(413, "This is too long.")
+        try:
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > _MOST_BYTES:
+                    return _message(413, "This is too long.")
+        except ClientDisconnect:
+            return _message(400, "This has no end.")  # which nobody reads any more
         if self.control is None:
             return _message(403, "This monitor only shows.")
         given = request.headers.get("Authorization", "")
@@ -202,10 +212,16 @@ class _Pages:
     async def respond(self, _: Request) -> Response:
         """A stream of server-sent events, one per snapshot."""
         if self._open >= _MOST_PAGES:
-            return _message(503, "Too many pages are open.")
+            too_many = _message(503, f"{_MOST_PAGES} pages are open, and no more are served; close some.")
+            too_many.headers["Retry-After"] = str(_COME_BACK_SECONDS)
+            return too_many
         return StreamingResponse(self._events(), media_type="text/event-stream", headers=_HEADERS)
 
     async def _events(self) -> AsyncIterator[bytes]:
+        if self._open >= _MOST_PAGES:
+            # All of a burst are let in before the first of them gets so far.
+            yield f"retry: {1000 * _COME_BACK_SECONDS}\n\n".encode()
+            return
         self._open += 1
         try:
             while not self._ended.is_set():

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, TextIO
 
 from common.logs import get_logger
+from hiddenfeed.shell import say
 
 #: Away from a terminal: a line about progress this often.
 PLAIN_SECONDS = 10.0
@@ -46,7 +47,7 @@ class Console:
     def result(self, line: str) -> None:
         """One line of the command's result, to stdout."""
         self.clear()
-        print(line, flush=True)
+        say(line)
 
     def progress(self, text: Callable[..., str], *arguments: object) -> None:
         """The live line; `text` is only called, with `arguments`, when it is time to show it."""

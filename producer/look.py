@@ -18,6 +18,7 @@ from hiddenfeed.layout import check_run_id
 from hiddenfeed.options import StoreOptions
 from hiddenfeed.proof import load_proof
 from hiddenfeed.run_list import list_runs
+from hiddenfeed.shell import say
 from hiddenfeed.store import Store, open_store
 from hiddenfeed.words import count_text, size_text
 from producer.bootstrap import open_console, open_surroundings
@@ -37,29 +38,29 @@ def status(settings: Resolved, arguments: argparse.Namespace) -> int:
         document.plan,
     )
     left = planned.batches - len(inventory.done)
-    print(f"run        {document.run_id}, made {document.created_at}")
-    print(
+    say(f"run        {document.run_id}, made {document.created_at}")
+    say(
         f"model      {document.model}, taps {', '.join(map(str, document.identity.taps))} as {document.identity.dtype}"
     )
-    print(
+    say(
         f"rows       {planned.rows:,}: {count_text(planned.samples, 'sample')}, {planned.skipped:,} skipped; "
         f"{count_text(planned.tokens, 'token')}"
     )
-    print(
+    say(
         f"batches    {len(inventory.files):,} of {planned.batches:,} stored ({size_text(inventory.size_bytes)}), "
         f"{len(inventory.set_aside):,} quarantined, {left:,} missing"
     )
     if proof is not None and not left:
-        print(*proof_lines(proof, store.url), sep="\n")
+        say(*proof_lines(proof, store.url))
         return 0
     if not left:
-        print("proof      not written yet; `python -m producer wait` writes it")
+        say("proof      not written yet; `python -m producer wait` writes it")
     client = make_client(settings.group(RedisSettings))
     try:
         for line in _queue_lines(client, document.run_id):
-            print(line)
+            say(line)
     except TransientError as error:
-        print(f"queue      {error}")
+        say(f"queue      {error}")
     return 0
 
 
@@ -71,7 +72,7 @@ def runs(settings: Resolved, arguments: argparse.Namespace) -> int:
     try:
         known = {record.run_id: record for record in list_known(make_client(settings.group(RedisSettings)))}
     except TransientError as error:
-        print(f"without states: {error}")
+        say(f"without states: {error}")
         known = {}
     stored = list_runs(store)
     for line in stored:
@@ -82,12 +83,12 @@ def runs(settings: Resolved, arguments: argparse.Namespace) -> int:
             if line.run_id in known
             else "not submitted"
         )
-        print(
+        say(
             f"{line.run_id}  {state}  {line.stored:,} of {count_text(line.batches, 'batch', 'batches')}  "
             f"{size_text(line.size_bytes)}  {line.model}"
         )
     if not stored:
-        print(f"no runs in {store.url}")
+        say(f"no runs in {store.url}")
     return 0
 
 

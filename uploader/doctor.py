@@ -9,6 +9,7 @@ from common.settings.catalogue import StoreSettings
 from common.settings.resolve import Resolved
 from hiddenfeed.errors import ConfigError
 from hiddenfeed.options import StoreOptions
+from hiddenfeed.shell import say
 from hiddenfeed.store.s3_client import make_client, make_session
 from uploader.scratch import Finding, Report
 from uploader.trials import try_store
@@ -57,10 +58,10 @@ def _run(settings: Resolved, arguments: argparse.Namespace) -> int:
     if not url.startswith("s3://"):
         raise ConfigError(f"the doctor looks at stores in S3, and {url} is a folder, which needs no settings")
     for line in heading(url, options):
-        print(line)
-    report = try_store(url, options, lambda finding: print(row(finding), flush=True))
+        say(line)
+    report = try_store(url, options, lambda finding: say(row(finding)))
     for line in advice(report):
-        print(line)
+        say(line)
     return 0 if report.usable else 1
 
 

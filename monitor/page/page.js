@@ -2,19 +2,30 @@
 // is set as text, never as markup.
 
 import { Chart } from "./chart.js";
-import { drawHosts, drawLanes, setUpLanes, spans } from "./lanes.js";
+import { drawAgain, drawFailed } from "./failed.js";
+import { drawHosts, drawLanes, setUpLanes } from "./lanes.js";
 import { OVER, STATES, byId, make, more, part, table } from "./parts.js";
 import { ago, clock, count, duration, moment, percent, rate, size, sizeRate } from "./words.js";
 
 const HISTORY_MS = 5000;
 const MARKS = { good: "✓ fine", warn: "▲ look", bad: "✕ bad", unknown: "– unknown" };
 let snapshot = null;
+// What a person chose, and what is shown: that, or else the run that the answers are about.
+let picked = null;
 let chosen = null;
 let charts = null;
 let historyRun = null;
 
+// Of the run that is shown, whichever it is; the others are about the whole fleet.
+function answersShown() {
+  if (chosen === null || chosen === snapshot.main_run) return snapshot.answers;
+  const place = snapshot.runs.findIndex((run) => run.run_id === chosen);
+  return snapshot.answers.map((answer) => (answer.about === "done" && !snapshot.redis_error ? snapshot.when_done[place] ?? answer : answer));
+}
+
 function drawAnswers() {
-  part("answers", snapshot.answers, (element, answers) => {
+  const shown = answersShown();
+  part("answers", shown, (element, answers) => {
     element.replaceChildren(...answers.map((answer) => {
       const [mark, word] = MARKS[answer.verdict].split(" ");
       return make("li", { cls: answer.verdict }, make("p", { cls: "q", text: answer.question }),
@@ -24,8 +35,8 @@ function drawAnswers() {
     }));
   });
   // Said aloud only when a verdict changes, not with every number.
-  part("said", snapshot.answers.map((answer) => answer.verdict), (element) => {
-    const worse = snapshot.answers.filter((answer) => answer.verdict === "bad" || answer.verdict === "warn");
+  part("said", shown.map((answer) => answer.verdict), (element) => {
+    const worse = shown.filter((answer) => answer.verdict === "bad" || answer.verdict === "warn");
     element.textContent = worse.length ? worse.map((answer) => `${answer.question} ${answer.text}`).join(". ") : "All is well.";
   });
   byId("problems").hidden = snapshot.problems.length < 2;
@@ -38,12 +49,9 @@ function chooseRun() {
   const runs = snapshot.runs;
   const ids = runs.map((run) => run.run_id);
   byId("choose").hidden = ids.length < 2;
-  part("run", ids, (element) => {
+  chosen = ids.includes(picked) ? picked : snapshot.main_run || null;
+  part("run", [ids, chosen], (element) => {
     element.replaceChildren(...ids.map((id) => make("option", { text: id, attrs: { value: id } })));
-    if (!ids.includes(chosen)) {
-      const going = runs.find((run) => !OVER.includes(run.state)) ?? runs[runs.length - 1];
-      chosen = going?.run_id ?? null;
-    }
     element.value = chosen ?? "";
   });
   return runs.find((run) => run.run_id === chosen) ?? null;
@@ -104,61 +112,6 @@ function drawChecks(run) {
       extreme(each.norm_high, each.norm_high.value.toPrecision(4)), extreme(each.zero_share, `${(100 * each.zero_share.value).toFixed(2)}%`)]));
 }
 
-async function copy(button, text) {
-  try {
-    await navigator.clipboard.writeText(text);
-    button.textContent = "Copied";
-  } catch {
-    // Without a secure context there is no clipboard: select it, so that Ctrl-C does.
-    getSelection().selectAllChildren(button.previousElementSibling);
-    button.textContent = "Selected: press Ctrl-C";
-  }
-  setTimeout(() => { button.textContent = "Copy"; }, 3000);
-}
-
-// Those with one reason and one way out stand together.
-function grouped(failures) {
-  const groups = new Map();
-  for (const each of failures) {
-    const key = JSON.stringify([each.command, each.error]);
-    groups.set(key, [...(groups.get(key) ?? []), each]);
-  }
-  return [...groups.values()].map((group) => ({
-    what: group.length === 1 ? group[0].description || group[0].job_id
-      : `${count(group.length)} of ${group[0].from}: ${spans(group.map((each) => Number(each.job_id.slice(each.job_id.lastIndexOf("-") + 1))))}`,
-    why: group[0].error, command: group[0].command,
-  }));
-}
-
-function drawFailed() {
-  const failures = [
-    ...snapshot.runs.flatMap((run) => run.failures.map((each) => ({ ...each, from: `the batches of ${run.run_id}`, command: `python -m producer retry-failed ${run.run_id}` }))),
-    ...snapshot.uploads.flatMap((queue) => queue.failures.map((each) => ({ ...each, from: `the files of ${queue.name}`, command: `python -m producer retry-failed ${each.job_id.replace(/^upload-|-\d+$/g, "")}` }))),
-  ];
-  const all = [...snapshot.runs, ...snapshot.uploads].reduce((sum, each) => sum + each.failed, 0);
-  byId("failed-section").hidden = !failures.length;
-  byId("failed-more").hidden = all <= failures.length;
-  byId("failed-more").textContent = `The newest ${count(failures.length)} of ${count(all)}.`;
-  part("failed", grouped(failures), (element, groups) => {
-    element.replaceChildren(...groups.map((each) => {
-      const button = make("button", { text: "Copy", cls: "quiet", attrs: { type: "button", "aria-label": `Copy the command that tries ${each.what} again` } });
-      button.addEventListener("click", () => copy(button, each.command));
-      return make("li", {}, make("p", { cls: "what", text: each.what }), make("p", { cls: "why", text: each.why || "no reason is known" }),
-        make("p", { cls: "command" }, make("code", { text: each.command }), button));
-    }));
-  });
-}
-
-// What went wrong and will be tried again without anybody: nothing to do, but good to know.
-function drawAgain() {
-  const retries = [...snapshot.runs, ...snapshot.uploads].flatMap((each) => each.retries);
-  byId("again-section").hidden = !retries.length;
-  part("again", retries, (element) => {
-    element.replaceChildren(...retries.map((each) => make("li", {}, make("p", { cls: "what", text: each.description || each.job_id }),
-      make("p", { cls: "why", text: each.error || "no reason is known" }))));
-  });
-}
-
 // An uploader without files has nothing to do; a GPU worker without a batch may be missed.
 function processVerdict(process) {
   return process.state === "idle" && process.role !== "gpu_worker" ? "" : STATES[process.state] ?? "";
@@ -215,11 +168,11 @@ function makeCharts() {
 
 function draw() {
   byId("where").textContent = `${clock(snapshot.at, true)}${snapshot.store ? `, store ${snapshot.store}` : ""}`;
-  drawAnswers();
   const run = chooseRun();
+  drawAnswers();
   drawRun(run);
-  drawFailed();
-  drawAgain();
+  drawFailed(snapshot);
+  drawAgain(snapshot);
   drawHost();
   byId("pause-row").hidden = run === null || OVER.includes(run.state);
   byId("pause").disabled = run?.state === "paused";
@@ -301,7 +254,7 @@ async function setUpControls() {
 
 setUpLanes(() => { if (snapshot) draw(); });
 byId("run").addEventListener("change", (event) => {
-  chosen = event.target.value;
+  picked = event.target.value;
   if (snapshot) draw();
 });
 charts = makeCharts();

@@ -20,7 +20,7 @@ from common.history import Point, write_point
 from common.messages import BatchReport, ExtractBatch, UploadFile, UploadReceipt
 from common.queues import JobRequest, enqueue, extract_job_id, extract_queue_name
 from common.rq_keys import WORKERS, failed_key, job_key, worker_key
-from common.run_state import RunRecord, note_stored, register_run
+from common.run_state import RunRecord, note_stored, register_run, set_run_state
 from common.settings.catalogue import QueueSettings
 from common.worker.presence import Presence
 from hiddenfeed.layout import batch_key, complete_key, tokens_key
@@ -274,6 +274,32 @@ def test_failures_are_text_with_a_command_and_changes_need_the_token(
         _says(page, "#control-answer", "upload_parallelism is 9")
         assert shown_run.hget("hiddenfeed:live", "upload_parallelism") == b"9"
         _keep(page, "failed")
+
+
+def test_what_is_answered_is_about_the_run_that_is_shown(
+    browser: Any, shown_run: redis.Redis, redis_url: str
+) -> None:
+    """The first run ends while the page is open: it follows the next one, unless somebody chose."""
+    record = RunRecord(
+        run_id="next-0",
+        model="m",
+        samples=10,
+        tokens=1000,
+        batches=1,
+        squares=10**6,
+        submitted_at=time() - 30,
+    )
+    with _served(redis_url) as url, _opened(browser, url) as page:
+        _says(page, "#run-name", RUN)
+        register_run(shown_run, record)
+        _says(page, "#run", "next-0")
+        _says(page, "#run-name", RUN)
+        set_run_state(shown_run, RUN, "cancelled")
+        _says(page, "#run-name", "next-0")
+        assert "next-0" not in page.inner_text("#answers li:nth-child(3)")
+        page.select_option("#run", RUN)
+        _says(page, "#run-name", RUN)
+        _says(page, "#answers li:nth-child(3)", f"{RUN} is cancelled")
 
 
 def _sign_on(client: redis.Redis, name: str) -> None:

@@ -6,6 +6,7 @@ import argparse
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from common.cli import Command, dispatch
 from common.settings.catalogue import HomeSettings, StoreSettings, UploadSettings
 from common.settings.resolve import Resolved
 from hiddenfeed.errors import ConfigError, DataError, PermanentError, TransientError
+from hiddenfeed.shell import exit_code_of, say
 
 
 def _command(error: Exception | None = None) -> Command:
@@ -52,6 +54,28 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
         assert process.stderr is not None
         process.stdout.close()
         assert (process.stderr.read(), process.wait()) == ("", 0)
+
+
+def test_a_full_disk_behind_the_output_is_one_line() -> None:
+    script = "import sys; from tests.unit.test_cli_shell import _command; sys.exit(_command().run(['--store', 'x']))"
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([sys.executable, "-c", script], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.stderr == "error: the output cannot be written: no space left on device\n"
+    assert done.returncode == TransientError.exit_code
+
+
+def _say(line: str) -> int:
+    say(line)
+    return 0
+
+
+def test_what_is_quoted_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+    """Names of files and data may hold anything."""
+    assert exit_code_of(lambda: _say("a\x1b[31mb\rc")) == 0
+    assert _command(ConfigError("\x1b]0;title\x07")).run(["--store", "x"]) == 2
+    said = capsys.readouterr()
+    assert said.out == "a\\x1b[31mb\\rc\n"
+    assert said.err == "error: \\x1b]0;title\\x07\n"
 
 
 def test_what_an_encoding_has_not_got_is_written_all_the_same() -> None:

@@ -12,7 +12,7 @@ from monitor.plain import render_plain
 from monitor.snapshot import take_snapshot
 from monitor.terminal import render
 from monitor.views import Answer, Snapshot
-from tests.monitor_scene import GIB, NOW, QUEUE, points, scene, worker
+from tests.monitor_scene import GIB, NOW, QUEUE, RUN, points, scene, worker
 
 
 def _look(facts: Facts) -> Snapshot:
@@ -208,3 +208,32 @@ def test_workers_of_a_run_carry_their_state_and_what_they_have_in_hand() -> None
 def test_nothing_to_say_without_runs() -> None:
     found = _answers(Facts(lease_seconds=45.0))
     assert [answer.verdict for answer in found.values()] == ["unknown", "good", "unknown", "good", "unknown"]
+
+
+def test_the_run_that_is_answered_about_is_named_and_every_run_has_an_answer() -> None:
+    """A page shows one run: what is said beside it must be about the same."""
+    (run,) = scene().runs
+    record = run.record
+
+    ended = msgspec.structs.replace(record, run_id="over-0", state="cancelled")
+    progress = msgspec.structs.replace(run.progress, run_id="over-0")
+    over = msgspec.structs.replace(run, record=ended, progress=progress)
+    snapshot = _look(scene(runs=(over, run)))
+    assert snapshot.main_run == RUN
+    first, second = snapshot.when_done
+    assert first.text == "over-0 is cancelled"
+    assert second == next(answer for answer in snapshot.answers if answer.about == "done")
+    last = _look(scene(runs=(over,)))
+    assert (last.main_run, _look(scene(runs=())).main_run) == ("over-0", "")
+
+
+@pytest.mark.parametrize("queue", ["extract", "upload"])
+def test_a_command_is_offered_for_names_that_we_give_and_for_no_others(queue: str) -> None:
+    """It is pasted into a shell."""
+    jobs = tuple(FailedJob(f"{queue}-{run}-000007", "", "") for run in (RUN, "x; rm -rf ~", "$(id)", ""))
+    failing = QueueFacts(name=queue, counts=QueueCounts(failed=4), failed=jobs)
+    (run,) = scene().runs
+    runs = (msgspec.structs.replace(run, extract=failing),)
+    snapshot = _look(scene(runs=runs) if queue == "extract" else scene(uploads=(failing,)))
+    (view,) = snapshot.runs if queue == "extract" else snapshot.uploads
+    assert [each.command for each in view.failures] == [f"python -m producer retry-failed {RUN}", "", "", ""]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
+import anyio
 import msgspec
 import pytest
 import redis
@@ -14,8 +16,9 @@ from starlette.testclient import TestClient
 from common.check_words import STATES_TITLE
 from common.history import rates_of
 from common.queues import FailedJob, QueueCounts
-from hiddenfeed.errors import TransientError
+from hiddenfeed.errors import ConfigError, TransientError
 from monitor import web
+from monitor.bootstrap import check_token
 from monitor.control import Control
 from monitor.facts import QueueFacts
 from monitor.snapshot import take_snapshot
@@ -122,9 +125,7 @@ def test_workers_that_have_been_gone_for_long_hide_nobody() -> None:
 
 
 def test_script_asks_for_ids_that_the_page_has_and_never_sets_markup() -> None:
-    script = "".join(
-        (PAGE / name).read_text() for name in ("page.js", "parts.js", "lanes.js", "chart.js", "words.js")
-    )
+    script = "".join(path.read_text() for path in sorted(PAGE.glob("*.js")))
     asked = set(re.findall(r'byId\("([^"]+)"\)', script)) | set(
         re.findall(r'\b(?:part|table)\("([^"]+)"', script)
     )
@@ -169,6 +170,49 @@ def test_history_is_what_happened_between_points() -> None:
 
     reply = _client(history=away).get("/history.json?run=x")
     assert (reply.status_code, reply.json()["message"]) == (503, "Redis is not there")
+
+
+@pytest.mark.parametrize("run", ["", "../x", "a b", "x" * 101])
+def test_history_of_what_is_no_run_is_a_wrong_question(run: str) -> None:
+    reply = _client(history=lambda _: []).get("/history.json", params={"run": run})
+    assert reply.status_code == 400
+    assert "is not allowed" in reply.json()["message"]
+
+
+def test_one_page_too_many_is_told_when_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in a burst, all of which is let in before the first one is counted."""
+    monkeypatch.setattr(web, "_MOST_PAGES", 0)
+    refused = _client().get("/events")
+    assert (refused.status_code, refused.headers["Retry-After"]) == (503, "10")
+    pages = web._Pages(Current(_snapshot), 1.0)
+
+    async def burst() -> list[bytes]:
+        return [part async for part in pages._events()]
+
+    assert anyio.run(burst) == [b"retry: 10000\n\n"]
+
+
+def test_a_client_that_goes_away_in_mid_change_leaves_no_traceback() -> None:
+    """A real server would log what the application raises."""
+    app = make_app(Current(_snapshot), 1.0, control=Control(None, TOKEN))  # type: ignore[arg-type]
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/control", "headers": [], "query_string": b""}
+    anyio.run(app, scope, receive, send)
+    assert sent[0]["status"] == 400
+
+
+@pytest.mark.parametrize("token", ["corréct-horse", "correct horse", "correct\nhorse"])
+def test_a_token_that_no_browser_can_send_is_refused_at_the_start(token: str) -> None:
+    with pytest.raises(ConfigError, match="--monitor-token may hold letters without accents"):
+        check_token(token)
+    check_token(TOKEN)
 
 
 def test_nothing_can_be_changed_without_a_token() -> None:
