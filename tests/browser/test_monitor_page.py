@@ -185,12 +185,12 @@ def test_numbers_change_and_a_killed_worker_turns_red_within_the_lease(
         process.send_signal(signal.SIGKILL)
         page.wait_for_selector('#lanes li[data-state="silent"]', timeout=(LEASE_SECONDS + 2) * 1000)
         red = page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--bad').trim()")
-        assert page.eval_on_selector(
-            '#lanes li[data-state="silent"] .chip',
-            "(chip, red) => { const probe = document.body.appendChild(document.createElement('i')); "
-            "probe.style.color = red; const same = getComputedStyle(chip).color === getComputedStyle(probe).color; "
+        page.wait_for_function(
+            "(red) => { const probe = document.body.appendChild(document.createElement('i')); probe.style.color = red; "
+            "const chip = document.querySelector('#lanes li[data-state=\"silent\"] .chip'); "
+            "const same = chip && getComputedStyle(chip).color === getComputedStyle(probe).color; "
             "probe.remove(); return same; }",
-            red,
+            arg=red,
         )
         _says(page, "#answers li.bad", "1 silent")
         _keep(page, "silent")
