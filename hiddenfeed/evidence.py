@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -52,6 +53,8 @@ class BatchEvidence:
     stored: PlannedBatch | None
     #: The samples that could not be extracted, whether a note names them or the file itself.
     set_aside: tuple[SetAside, ...]
+    #: What the states of the file were computed with, as its metadata says.
+    computed: Mapping[str, str] = field(default_factory=dict)
 
 
 def file_evidence(
@@ -73,7 +76,7 @@ def file_evidence(
         raise DataError(f"{info.key} has unusable checksums in its header: {error}") from None
     file = StoredFile(key=info.key, size_bytes=info.size_bytes, checksum=checksum)
     check_object(store, file)
-    return BatchEvidence(planned, file, stored, header.facts.set_aside)
+    return BatchEvidence(planned, file, stored, header.facts.set_aside, header.computed)
 
 
 def note_evidence(

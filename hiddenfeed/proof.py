@@ -7,6 +7,7 @@ complete.json; done twice, or by two at once, it leaves the same.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -41,6 +42,7 @@ from hiddenfeed.store.base import PutOutcome, Store
 from hiddenfeed.words import count_text
 
 __all__ = [
+    "ComputedWith",
     "Evidence",
     "Proof",
     "QuarantineNote",
@@ -50,6 +52,14 @@ __all__ = [
     "load_proof",
     "prove",
 ]
+
+
+class ComputedWith(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Batch files whose states were computed in one way."""
+
+    #: `device`, `dtype`, `attention`, `torch` and others, as in the files' metadata.
+    how: dict[str, str]
+    batches: int
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -76,6 +86,8 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     size_bytes: int
     #: Every file of the run but complete.json, in key order.
     files: tuple[StoredFile, ...]
+    #: The ways in which batch files were computed, the most frequent first; empty if they do not say.
+    computed: tuple[ComputedWith, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -169,7 +181,14 @@ def proof_of(evidence: Evidence, derived: Sequence[StoredFile]) -> Proof:
         quarantined_batches=len(notes),
         size_bytes=sum(batch.file.size_bytes for batch, _ in stored),
         files=tuple(sorted(files, key=lambda file: file.key)),
+        computed=_ways(evidence),
     )
+
+
+def _ways(evidence: Evidence) -> tuple[ComputedWith, ...]:
+    found = Counter(tuple(sorted(batch.computed.items())) for batch in evidence.batches if batch.computed)
+    ways = sorted(found.items(), key=lambda way: (-way[1], way[0]))
+    return tuple(ComputedWith(how=dict(how), batches=batches) for how, batches in ways)
 
 
 def finish(store: Store, run_id: str, *, progress: Callable[[int, int], None] | None = None) -> Proof:

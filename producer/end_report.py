@@ -13,7 +13,7 @@ from common.check_words import Finding, findings
 from common.checks import Checks
 from common.history import Point, Rates, rates_of
 from common.run_state import Progress, UploaderProgress, WorkerProgress
-from hiddenfeed.proof import Proof
+from hiddenfeed.proof import ComputedWith, Proof
 from hiddenfeed.run import RunDocument
 
 REPORT_VERSION = 1
@@ -110,6 +110,9 @@ class EndReport(msgspec.Struct, frozen=True, kw_only=True):
     #: Reasons of skipped rows and quarantined samples, with how many there were of each, the most frequent first.
     skipped: dict[str, int]
     quarantined: dict[str, int]
+    #: What the states were computed with, and in how many files.
+    computed: tuple[ComputedWith, ...]
+    #: Of the producer, which made the plan.
     versions: dict[str, str]
     settings: dict[str, Any]
 
@@ -140,7 +143,11 @@ def make_report(
         tokens_per_second=known.tokens_per_second,
         samples_per_second=known.samples_per_second,
         stored_bytes_per_second=known.bytes / seconds if seconds else None,
-        proof={name: value for name, value in msgspec.to_builtins(proof).items() if name != "files"},
+        proof={
+            name: value
+            for name, value in msgspec.to_builtins(proof).items()
+            if name not in ("files", "computed")
+        },
         padding_planned=1 - document.plan.tokens / max(1, document.plan.padded_tokens),
         padding_seen=max(0.0, 1 - sum(worker.tokens for worker in known.workers) / padded)
         if padded
@@ -159,6 +166,7 @@ def make_report(
         findings=findings(known.checks, known.halvings),
         skipped=skipped,
         quarantined=quarantined,
+        computed=proof.computed,
         versions=document.versions,
         settings=document.settings,
     )

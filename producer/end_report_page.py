@@ -11,6 +11,9 @@ from common.history import Rates
 from hiddenfeed.words import count_text, duration_text, size_rate_text, size_text
 from producer.end_report import EndReport
 
+#: What is said first of how states were computed.
+_HOW = ("device", "dtype", "attention", "quantization", "compiled", "torch", "transformers")
+_MIXED = "The workers of this run were not alike: states of different lines differ in their last bits."
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 900, 220, 90, 24
 _LIGHT = "--ground: #fff; --text: #171b21; --line: #d5dbe2; --muted: #525c69; --blue: #1a5fb4; --orange: #a84c00; --good: #176b36; --good-ground: #e5f4ea;"
 _DARK = "--ground: #12151a; --text: #e7ebf0; --line: #3a424d; --muted: #a9b3c0; --blue: #7fb4ff; --orange: #ffb26b; --good: #7bd69a; --good-ground: #15301f;"
@@ -182,6 +185,13 @@ def _tables(report: EndReport) -> Iterable[str]:
                 for each in report.costs
             ],
         )
+    if ways := report.computed:
+        names = sorted(
+            {name for way in ways for name in way.how},
+            key=lambda name: (_HOW.index(name) if name in _HOW else len(_HOW), name),
+        )
+        rows = [(*(way.how.get(name, "") for name in names), f"{way.batches:,}") for way in ways]
+        yield _table("Computed with", (*names, "batches"), rows, _MIXED if len(ways) > 1 else "", "words")
     yield _table("Versions", ("program", "version"), sorted(report.versions.items()), kind="words")
     settings = [(name, _setting(value)) for name, value in sorted(report.settings.items())]
     yield _table("Settings", ("setting", "value"), settings, "those that decide what is stored", kind="words")

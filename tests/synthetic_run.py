@@ -215,7 +215,7 @@ def encode_batch(
     checksums = {
         place.name: checksum_of(data, algorithm) for place, data in zip(layout.tensors, body, strict=True)
     }
-    return encode_header(layout, checksums, {"norm_median": "1.0"}) + b"".join(body)
+    return encode_header(layout, checksums, {"norm_median": "1.0"}, {"dtype": "float32"}) + b"".join(body)
 
 
 def random_states(random: np.random.Generator, shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:

@@ -52,7 +52,10 @@ def test_page_stands_alone() -> None:
     assert "<code>python -m hiddenfeed verify s3://b/p/demo-0123456789ab</code>" in page
     assert "3 batch files, 1,000 tokens" in page
     assert "norms of tokens, without the first of each sample, and zeros" in page
-    assert page.count("&lt;script&gt;") == 3
+    assert page.count("&lt;script&gt;") == 4
+    assert '<th scope="col">device</th><th scope="col">dtype</th><th scope="col">torch</th>' in page
+    assert "<td>a CPU, 2 threads</td><td>float32</td><td></td><td>1</td>" in page
+    assert "The workers of this run were not alike" in page
     assert "<li>3 samples set aside: values that are not finite</li>" in page
     assert "<td>tap 18</td><td>61.5 in batch 3</td><td>1234 in batch 9</td><td>0.00% in batch 0</td>" in page
 

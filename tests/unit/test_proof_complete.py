@@ -23,7 +23,7 @@ from hiddenfeed.layout import (
     run_document_key,
 )
 from hiddenfeed.plan_file import parse_table
-from hiddenfeed.proof import Proof, completion_gaps, finish, load_proof, prove
+from hiddenfeed.proof import ComputedWith, Proof, completion_gaps, finish, load_proof, prove
 from hiddenfeed.store import Store
 from hiddenfeed.store.directory import DirectoryStore
 from hiddenfeed.store.memory import MemoryStore
@@ -61,6 +61,8 @@ def test_any_complete_run_is_proved_in_numbers(
     assert (proof.batches, proof.quarantined_batches) == (len(stored), len(quarantined))
     assert proof.tokens == sum(len(sample.input_ids) for batch in stored for sample in run.batches[batch])
     assert proof.size_bytes == sum(len(run.batch_file(batch)) for batch in stored)
+    ways = (ComputedWith(how={"dtype": "float32"}, batches=len(stored)),) if stored else ()
+    assert proof.computed == ways
     assert load_proof(store, run.run_id) == proof
     assert {file.key for file in proof.files} == {info.key for info in store.list("")} - {
         complete_key(run.run_id)
