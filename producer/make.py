@@ -58,7 +58,7 @@ def _find_or_prepare(settings: Resolved, around: Surroundings) -> RunDocument:
     document = find_run(store, run_id)
     if document is not None:
         refuse_differences(document, identity)
-        console.say("the run is prepared already", run_id=run_id)
+        console.say("the run is prepared already", run=run_id)
         return document
     if data.run_id is not None:
         raise ConfigError(
@@ -69,7 +69,7 @@ def _find_or_prepare(settings: Resolved, around: Surroundings) -> RunDocument:
         for line in tally_lines(prepared.tally):
             console.say(line)
         document = waited_out(console, lambda: publish(store, run_id, recipe, identity, prepared))
-    console.say("the run is in the store", run_id=run_id, batches=document.plan.batches)
+    console.say("the run is in the store", run=run_id, batches=document.plan.batches)
     return document
 
 
