@@ -22,16 +22,15 @@ def create_owned(path: Path, mode: int = 0o640) -> int:
     while True:
         descriptor = os.open(path, _CREATE, mode)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Only a sweeper can hold it, which met the file before it was locked: it has its name until that is done.
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
             owned = os.fstat(descriptor).st_nlink > 0
-        except BlockingIOError:
-            owned = False
         except BaseException:
             os.close(descriptor)
             raise
         if owned:
             return descriptor
-        # A sweeper met the file between its creation and its lock, and takes it away: make another.
+        # The sweeper has taken it away: make another.
         os.close(descriptor)
 
 

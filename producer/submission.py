@@ -135,8 +135,11 @@ class Submission:
             self._audited_at = None
         self._known = record
         counts = queue_counts(self._client, self._queue)
-        if record.state != "cancelled" and self._audit_is_due(counts):
+        if record.state != "cancelled" and self._audit_is_due(counts, record.state):
             self._audit(forced=self._audited_at is None)
+            if record.state == "complete" and self._pending:
+                # Another producer ended it, and something of it was lost since.
+                record = self._known = set_run_state(self._client, self.run_id, "active")
         if record.state == "active" and self._pending and counts.queued < self._window:
             self._refill(self._window - counts.queued)
             counts = queue_counts(self._client, self._queue)
@@ -156,6 +159,8 @@ class Submission:
         """Tell Redis that the run is complete; raises TransientError if it is away."""
         register_run(self._client, self._record())
         set_run_state(self._client, self.run_id, "complete")
+        # What another producer queued meanwhile: all of it is stored, and no worker takes from a run that is over.
+        cancel_jobs(self._client, self._queue)
 
     def _record(self) -> RunRecord:
         return RunRecord(
@@ -169,10 +174,11 @@ class Submission:
             submitted_at=time.time(),
         )
 
-    def _audit_is_due(self, counts: QueueCounts) -> bool:
+    def _audit_is_due(self, counts: QueueCounts, state: RunStateName) -> bool:
         if self._audited_at is None:
             return True
-        idle = not self._pending and not counts.unfinished
+        # Where another producer has ended the run, what is queued stays there.
+        idle = state == "complete" or (not self._pending and not counts.unfinished)
         return idle and self._clock() - self._audited_at >= AUDIT_SECONDS
 
     def _audit(self, *, forced: bool) -> None:

@@ -374,6 +374,32 @@ def test_a_run_that_is_closed_is_complete(bench: Bench) -> None:
     assert record.state == "complete"
 
 
+def test_a_run_that_another_producer_has_ended_is_not_waited_for(bench: Bench) -> None:
+    """What this one has queued once more nobody takes, as workers have nothing to do with a run that is over."""
+    submission = bench.submission()
+    submission.step()
+    bench.run.write(bench.store)
+    bench.take(*range(BATCHES - 2), status="finished")
+    set_run_state(bench.client, bench.run.run_id, "complete")
+    bench.now += AUDIT_SECONDS
+    standing = submission.step()
+    assert (standing.stored, standing.counts.queued) == (True, 2)
+    submission.close()
+    assert bench.queued() == []
+
+
+def test_a_run_that_another_producer_has_ended_and_that_lost_a_batch_goes_on(bench: Bench) -> None:
+    submission = bench.submission()
+    submission.step()
+    bench.run.write(bench.store, batches=range(BATCHES - 1))
+    bench.take(*range(BATCHES), status="finished")
+    set_run_state(bench.client, bench.run.run_id, "complete")
+    bench.now += AUDIT_SECONDS
+    standing = submission.step()
+    assert (standing.state, standing.stored) == ("active", False)
+    assert bench.queued() == [BATCHES - 1]
+
+
 def test_what_was_queued_while_the_run_was_cancelled_is_taken_off_again(bench: Bench) -> None:
     submission = bench.submission(window=2)
     submission.step()
