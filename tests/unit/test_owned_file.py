@@ -26,7 +26,8 @@ def test_a_file_that_a_sweeper_meets_before_it_is_locked_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sweeper has it locked and not yet removed when its writer tries: there is a moment with the name taken."""
-    path, may_remove, sweepers = tmp_path / "file", threading.Event(), []
+    path, may_remove = tmp_path / "file", threading.Event()
+    sweepers: list[threading.Thread] = []
     honest = fcntl.flock
 
     def sweep() -> None:
