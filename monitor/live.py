@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hiddenfeed.words import count_text, size_rate_text, size_text
+from monitor.glance import MARKS, STYLES, at_a_glance, is_tiny
 from monitor.looks import snapshots
 from monitor.rows import (
     UPLOADER_HEAD,
@@ -29,8 +30,6 @@ from monitor.terminal import printable
 from monitor.views import DeviceView, RunView, Snapshot, UploadQueueView, left_text, proof_note
 from monitor.words import ago, rate, share, short
 
-_STYLES = {"good": "green", "warn": "yellow", "bad": "bold red", "unknown": "dim"}
-_MARKS = {"good": "✓", "warn": "▲", "bad": "✕", "unknown": "–"}
 _STATES = {
     "busy": "green", "running": "green", "complete": "green", "uploading": "green", "proving": "green",
     "idle": "yellow", "waiting": "yellow", "paused": "yellow", "cancelled": "yellow",
@@ -82,6 +81,8 @@ def view(snapshot: Snapshot, console: Console) -> RenderableType:
     """Everything that fits into the window, the most important first."""
     going = [run for run in snapshot.runs if run.state not in ("complete", "cancelled")]
     shown = going or list(snapshot.runs[-1:])
+    if is_tiny(console.width, console.height):
+        return Group(*at_a_glance(snapshot, shown)[: max(1, console.height - 1)])
     bare = _parts(snapshot, shown, _Room(console.width, 0, 0))
     spare = (console.height - len(console.render_lines(bare, pad=False))) // max(1, len(shown))
     # A line each says how many there are more.
@@ -109,9 +110,9 @@ def _parts(snapshot: Snapshot, shown: Sequence[RunView], room: _Room) -> Group:
 def _answers(snapshot: Snapshot) -> Table:
     table = Table.grid(padding=(0, 1))
     for answer in snapshot.answers:
-        style = _STYLES[answer.verdict]
+        style = STYLES[answer.verdict]
         table.add_row(
-            Text(_MARKS[answer.verdict], style=style),
+            Text(MARKS[answer.verdict], style=style),
             Text(answer.question, style="bold", no_wrap=True),
             Text(printable(answer.text), style=style),
         )
@@ -157,8 +158,8 @@ def _findings(run: RunView, room: _Room) -> list[RenderableType]:
     wrong = [finding for finding in run.findings if finding.verdict in ("warn", "bad")]
     texts = [
         Text(
-            printable(f"{_MARKS[finding.verdict]} {finding.text}"),
-            style=_STYLES[finding.verdict],
+            printable(f"{MARKS[finding.verdict]} {finding.text}"),
+            style=STYLES[finding.verdict],
             no_wrap=True,
             overflow="ellipsis",
         )

@@ -95,6 +95,17 @@ def test_a_window_of_any_size_shows_what_matters_and_cuts_no_number(width: int, 
     assert height == 24 or "101-102" in lane
 
 
+@pytest.mark.parametrize(("width", "height"), [(40, 10), (20, 5), (200, 8), (30, 60)])
+def test_a_tiny_window_answers_the_questions_at_a_glance(width: int, height: int) -> None:
+    lines = _plain(_shown(take_snapshot(scene(), NOW), width, height)).splitlines()
+    assert len(lines) < height
+    assert max(map(len, lines)) <= width
+    assert lines[0].startswith("✓ GPUs   2 of 2 bu")
+    assert lines[3].startswith("✕ wrong  1 problem")
+    if height > 5:
+        assert lines[5].startswith("50.0% running demo-01234")
+
+
 def test_texts_from_redis_are_no_markup_and_no_commands() -> None:
     evil = "[red]x[/red]\x1b]0;owned\x07"
     failed = (FailedJob(evil, evil, evil),)
