@@ -267,12 +267,17 @@ class TokenCache:
 
 
 def _is_whole(path: Path, document: RunDocument) -> bool:
-    """Whether the file is the one that the run was planned with."""
+    """Whether the file is the one that the run was planned with, and can be read."""
     expected = document.tokens
-    if not path.is_file() or path.stat().st_size != expected.size_bytes:
-        return False
     algorithm, _ = parse(expected.checksum)
-    return file_checksum(path, algorithm) == expected.checksum
+    try:
+        if not path.is_file() or path.stat().st_size != expected.size_bytes:
+            return False
+        return file_checksum(path, algorithm) == expected.checksum
+    except OSError as error:
+        # A broken sector, or taken away just now.
+        log.warning("tokens cannot be read", path=str(path), reason=error.strerror or str(error))
+        return False
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import threading
@@ -18,6 +19,7 @@ import pytest
 from benchmarks.planned_run import RunSpec, put_run
 from common.messages import ExtractBatch
 from gpu_worker.tokens import KEEP_SECONDS, TokenCache, TokenFile
+from hiddenfeed.checksum import file_checksum
 from hiddenfeed.errors import ConfigError, DataError, PermanentError, TransientError
 from hiddenfeed.plan_file import TOKENS_SCHEMA
 from hiddenfeed.run import RunDocument
@@ -133,6 +135,27 @@ def test_a_copy_is_mended_once_for_all_processes(tmp_path: Path, store: Counting
         assert file.read(manifests[0]).tokens == manifests[0].tokens_total
         file.close()
     assert store.downloads == 2
+
+
+def test_a_copy_that_the_disk_does_not_give_is_fetched_again(
+    tmp_path: Path, store: CountingStore, planned: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document, manifests = planned
+    cache = TokenCache(tmp_path / "cache")
+    cache.open(store, document).close()
+    calls: list[Path] = []
+
+    def broken_at_first(path: Path, algorithm: str) -> str:
+        calls.append(path)
+        if len(calls) == 1:
+            raise OSError(errno.EIO, "Input/output error")
+        return file_checksum(path, algorithm)
+
+    monkeypatch.setattr("gpu_worker.tokens.file_checksum", broken_at_first)
+    opened = cache.open(store, document)
+    assert opened.read(manifests[0]).samples == manifests[0].samples
+    assert store.downloads == 2
+    opened.close()
 
 
 def test_a_damaged_copy_waits_for_a_store_that_is_away(
