@@ -60,7 +60,7 @@ def progress_line(
 def announced_run(lines: Iterable[str]) -> str | None:
     """The run's id out of the producer's JSON log lines; None as long as it has not said it."""
     for entry in _entries(lines):
-        if isinstance(run_id := entry.get("run_id"), str):
+        if isinstance(run_id := entry.get("run"), str):
             return check_run_id(run_id)
     return None
 

@@ -72,11 +72,11 @@ def test_the_live_view_ends_though_a_look_does_not() -> None:
 def test_health_is_told_from_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web, "_HEALTH_SECONDS", 0.05)
     monkeypatch.setattr(web, "kept_seconds", lambda snapshot: -1.0)
-    gate, errors = Event(), ["", "Redis at h:1 does not answer"]
+    gate, error = Event(), ""
 
     def read() -> Snapshot:
         assert gate.wait(WAIT_SECONDS), "the probe waits for Redis"
-        return take_snapshot(scene(redis_error=errors.pop(0)), NOW)
+        return take_snapshot(scene(redis_error=error), NOW)
 
     current = Current(read)
     with TestClient(make_app(current, 1.0)) as client:
@@ -94,6 +94,7 @@ def test_health_is_told_from_what_is_known(monkeypatch: pytest.MonkeyPatch) -> N
         with monkeypatch.context() as patched:
             patched.setattr(web, "_BELIEVED_SECONDS", 0.0)
             assert client.get("/healthz").status_code == 503
+        error = "Redis at h:1 does not answer"
         gate.set()
         monkeypatch.setattr(web, "_HEALTH_SECONDS", WAIT_SECONDS)
         reply = client.get("/healthz")

@@ -172,7 +172,7 @@ def test_a_run_from_data_to_proof_and_again(site: Site) -> None:
     assert "Proved complete: 121 input rows" in store.read(report_page_key(run_id)).decode()
     assert verify(store, run_id, deep=True).finished
     said = messages(err)
-    assert any(line.get("run_id") == run_id for line in said)
+    assert any(line.get("run") == run_id for line in said)
     assert any("line 121 is not JSON" in line["message"] for line in said)
     # Without a worker: there is nothing left for one to do.
     code, out, err = site.call(*site.run_words)

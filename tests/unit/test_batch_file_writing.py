@@ -64,7 +64,8 @@ def file(spool: Spool) -> Iterator[BatchFile]:
     identity = RUN.document.identity
     guard = BatchGuard(BATCH, identity.taps, "pre", RUN.document.hidden_size, None)
     with part:
-        yield BatchFile(part, LAYOUT, BATCH, guard)
+        # The synthetic file says this of itself.
+        yield BatchFile(part, LAYOUT, BATCH, guard, {"dtype": "float32"})
 
 
 @pytest.fixture

@@ -198,9 +198,9 @@ def test_progress_in_one_line(
 
 def test_the_run_is_known_once_the_producer_names_it() -> None:
     assert announced_run(["no json", '{"message": "reading"}', "[1]"]) is None
-    assert announced_run(['{"message": "submitted", "run_id": "demo-1"}', '{"run_id": "other"}']) == "demo-1"
+    assert announced_run(['{"message": "submitted", "run": "demo-1"}', '{"run": "other"}']) == "demo-1"
     with pytest.raises(DataError):
-        announced_run(['{"run_id": "../x"}'])
+        announced_run(['{"run": "../x"}'])
 
 
 def test_what_the_producer_says_is_told_from_how_far_it_is() -> None:
