@@ -49,10 +49,10 @@ def rate_lines(progress: Progress) -> list[str]:
     lines = []
     for worker in progress.workers:
         padding = f", {worker.padding:.1%} padding" if worker.padded_tokens else ""
-        busy = worker.tokens / worker.forward_seconds if worker.forward_seconds > 0 else None
+        busy = "" if worker.busy is None else f" ({worker.busy:.0%} of the time in the model)"
         lines.append(
             f"{worker.worker}: {count_text(worker.batches, 'batch', 'batches')}, {count_text(worker.tokens, 'token')}, "
-            f"{_per_second(worker.tokens_per_second)} tokens/s ({_per_second(busy)} in the model){padding} "
+            f"{_per_second(worker.tokens_per_second)} tokens/s{busy}{padding} "
             f"({worker.device})"
         )
     for uploader in progress.uploaders:

@@ -242,6 +242,7 @@ def test_rates_per_worker_and_uploader_are_the_monitors() -> None:
         tokens=900,
         padded_tokens=1000,
         forward_seconds=3.0,
+        active_seconds=2.0,
         first_at=10.0,
         last_at=20.0,
     )
@@ -250,11 +251,11 @@ def test_rates_per_worker_and_uploader_are_the_monitors() -> None:
     )
     lines = report.rate_lines(Progress(run_id="r", workers=(worker,), uploaders=(uploader,)))
     assert [line.strip() for line in lines] == [
-        "rates      w: 2 batches, 900 tokens, 45 tokens/s (300 in the model), 10.0% padding (cpu)",
+        "rates      w: 2 batches, 900 tokens, 45 tokens/s (75% of the time in the model), 10.0% padding (cpu)",
         "u: 2 files, 8.0 MiB, 409.6 KiB/s (4.0 MiB/s each file)",
     ]
     nothing = Progress(run_id="r", workers=(WorkerProgress(worker="w", batches=1),))
-    assert "w: 1 batch, 0 tokens, - tokens/s (- in the model)" in report.rate_lines(nothing)[0]
+    assert "w: 1 batch, 0 tokens, - tokens/s (" in report.rate_lines(nothing)[0]
 
 
 def test_without_a_terminal_the_state_is_said_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
