@@ -1,4 +1,4 @@
-"""Rotary positions whose frequencies depend on how long the input is, and up to which length they do not."""
+"""How long an input may be: what configurations say, and up to where rotary positions do not depend on the length."""
 
 from __future__ import annotations
 
@@ -10,6 +10,19 @@ from typing import Any
 _BY_LENGTH = frozenset({"dynamic", "longrope"})
 
 
+#: What the length of the table of positions is called, where it is not called as it mostly is.
+_LENGTHS = ("max_position_embeddings", "max_seq_len", "max_target_positions")
+
+
+def said_length(config: Any) -> int | None:
+    """Tokens that the configuration says the model has positions for; None if it says nothing, or that there is no end."""
+    for name in _LENGTHS:
+        said = getattr(config, name, None)
+        if isinstance(said, int) and not isinstance(said, bool) and said >= 1:
+            return said
+    return None
+
+
 def steady_length(config: Any) -> int | None:
     """Tokens up to which a sample's states do not depend on what is computed beside or before it; None: always.
 
@@ -17,7 +30,7 @@ def steady_length(config: Any) -> int | None:
     sample cut off, different states: no way to compute in batches is right for all of them.
     """
     rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
-    said = getattr(config, "max_position_embeddings", None)
+    said = said_length(config)
     lengths = [
         found
         for scaling in _scalings(rope)

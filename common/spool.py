@@ -22,7 +22,7 @@ import msgspec
 from common.part_file import PART_SUFFIX, PartFile
 from common.settings.catalogue import SpoolSettings
 from common.spool_path import FILE_NAME, RELATIVE, SUFFIXES, TOKEN, plain_file, replaced_file
-from hiddenfeed.errors import ConfigError, PermanentError
+from hiddenfeed.errors import ConfigError, PermanentError, TransientError
 from hiddenfeed.layout import batch_name, check_run_id
 from hiddenfeed.local_file import local_error, replacing, sync_folder
 from hiddenfeed.owned_file import remove_if_abandoned
@@ -133,13 +133,20 @@ class Spool:
         left = usage.disk_free_bytes - usage.promised_bytes - self._current().spool_free_bytes
         return usage.bytes + usage.part_bytes + size_bytes <= usage.cap_bytes and size_bytes <= left
 
+    def problem_with(self, run_id: str) -> str | None:
+        """Why no file of that run may be written here, as nobody could count it or take it away; None if any may."""
+        folder = self.root / check_run_id(run_id)
+        if folder.is_symlink():
+            return f"{folder} is a link: what lies behind it counts for no cap, and no uploader takes it"
+        return None
+
     def reserve(
         self, run_id: str, batch_id: int, token: str, size_bytes: int, suffix: str = ".safetensors"
     ) -> PartFile | None:
         """A file of exactly `size_bytes` to write into, its space taken; None while there is no room.
 
         Raises ConfigError for a file larger than the cap, since waiting would not help, and
-        PermanentError for a token or suffix that cannot name a file.
+        PermanentError for a token or suffix that cannot name a file; TransientError as `problem_with` says.
         """
         if not TOKEN.fullmatch(token) or suffix not in SUFFIXES:
             raise PermanentError(f"{token!r} with suffix {suffix!r} cannot name a file in the spool")
@@ -154,6 +161,8 @@ class Spool:
             with self._locked():
                 if not self.has_room(size_bytes):
                     return None
+                if (problem := self.problem_with(run_id)) is not None:
+                    raise TransientError(problem)
                 _make_folder(folder)
                 part = PartFile(part_path, size_bytes, self._locked)
             # Outside the lock: some disks take long, and the size counts already.

@@ -11,6 +11,7 @@ embedding and head (frozen), and for EAGLE-3 the target's final states for soft 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -21,6 +22,7 @@ from torch.nn.functional import cross_entropy, pad
 from torch.utils.data import DataLoader, default_convert
 
 from hiddenfeed import TrainingBatch, TrainingBatches, open_run
+from hiddenfeed.errors import HiddenfeedError
 
 
 class EagleDrafter(nn.Module):
@@ -173,7 +175,7 @@ def main() -> None:
             begun = time.monotonic()
         else:
             tokens += int(batch.lengths.sum())
-        if step == 1 or step % 20 == 0 or step == asked.steps:
+        if step in (1, 5) or step % 20 == 0 or step == asked.steps:
             said = f"loss {loss.item():.3f}, {right.item():.0%} of the tokens guessed right"
             took = time.monotonic() - begun
             print(
@@ -182,4 +184,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except HiddenfeedError as error:
+        sys.exit(f"error: {error}")

@@ -90,6 +90,8 @@ class Admission:
     def why_not(self) -> str | None:
         """What holds this worker back, such as `spool full`, or None; raises TransientError when Redis is away."""
         run = self._runs.served
+        if run is not None and (problem := self._spool.problem_with(run.document.run_id)) is not None:
+            return f"spool: {problem}"
         # Without a run in service nothing is known of the size of a batch.
         size = batch_bytes(run.document) if run is not None else 0
         usage, settings = self._spool.usage(), self._settings()

@@ -69,7 +69,7 @@ class _Seen:
         self.embeddings = _state(args, kwargs).clone()
 
     def note_output(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        self.first_output = (output[0] if isinstance(output, tuple) else output).clone()
+        self.first_output = (output[0] if isinstance(output, tuple | list) else output).clone()
 
     def note_norm(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.before_norm = _state(args, kwargs)

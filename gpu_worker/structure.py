@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from common.rope import steady_length
+from common.rope import said_length, steady_length
 from hiddenfeed.errors import ConfigError
 
 #: What the norm between the last block and the head is called where a decoder has other norms beside it.
@@ -64,7 +64,7 @@ class DecoderParts:
         config = text_config(self.decoder)
         if (steady := steady_length(config)) is not None:
             return steady
-        limit = getattr(config, "max_position_embeddings", None)
+        limit = said_length(config)
         # Stretched rotary positions: some configurations give the length before, some the one after.
         factors = list(_factors(getattr(config, "rope_parameters", None)))
         return int(limit * max([1.0, *factors])) if limit else None

@@ -158,7 +158,7 @@ class _OutputHook:
         self._writers = writers
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        state = output[0] if isinstance(output, tuple) else output
+        state = output[0] if isinstance(output, tuple | list) else output
         for write in self._writers:
             write(state)
 

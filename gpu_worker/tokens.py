@@ -25,7 +25,14 @@ import pyarrow.parquet as pq
 from common.logs import get_logger
 from common.messages import ExtractBatch
 from hiddenfeed.checksum import file_checksum, parse
-from hiddenfeed.errors import ConfigError, DataError, MissingObjectError, PermanentError
+from hiddenfeed.errors import (
+    ConfigError,
+    DataError,
+    HiddenfeedError,
+    MissingObjectError,
+    PermanentError,
+    TransientError,
+)
 from hiddenfeed.plan_file import TOKENS_SCHEMA
 from hiddenfeed.run import RunDocument
 from hiddenfeed.store.base import Store
@@ -95,7 +102,7 @@ class TokenFile:
     def __init__(self, path: Path, mend: Callable[[], None] | None = None) -> None:
         """Opens the file; raises DataError if it is no plan.
 
-        `mend` puts a whole file in the place of one that was damaged since; raises TransientError or DataError if it cannot.
+        `mend` puts a whole file in the place of one that was damaged since; what it raises is a TransientError of `read`.
         """
         self.path, self._mend = path, mend
         self._lock = threading.Lock()
@@ -153,10 +160,20 @@ class TokenFile:
                     raise
                 log.warning("tokens cannot be read, so the file is looked at", reason=str(error))
             # The run is proven to be readable in the store: a batch is not at fault for what a disk does to a copy.
-            self._mend()
+            self._mend_copy()
             self._file.close()
             self._file = _open_plan(self.path)
             return self._rows(row_group, columns)
+
+    def _mend_copy(self) -> None:
+        """Whatever keeps the copy from being mended may pass, and says nothing against a batch."""
+        assert self._mend is not None
+        try:
+            self._mend()
+        except TransientError:
+            raise
+        except (HiddenfeedError, OSError) as error:
+            raise TransientError(f"{self.path} is damaged, and cannot be fetched again: {error}") from error
 
     def _rows(self, row_group: int, columns: list[str]) -> pa.Table:
         with _parquet_errors(self.path):

@@ -234,6 +234,7 @@ class RunReader:
             raw=read_rows(store, key, layout.states, first, length),
             final_norm=layout.facts.final_norm,
             raw_final=None if final is None else read_rows(store, key, final, first, length),
+            computed=head.header.computed,
         )
 
     def __getitem__(self, sample: str | int) -> Sample:

@@ -5,8 +5,8 @@ States keep the bits they are stored in (`raw`, uint16 for bfloat16); `float32` 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,8 @@ class Sample:
     final_norm: str
     #: [n, H] as stored; None if the run keeps no final state.
     raw_final: npt.NDArray[Any] | None
+    #: What the states were computed with (`device`, `dtype` of the forward pass and others); empty if the file does not say.
+    computed: Mapping[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """Number of tokens."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from common.hub import local_folder, model_error, quiet_libraries
-from common.rope import steady_length
+from common.rope import said_length, steady_length
 from hiddenfeed.errors import ConfigError
 
 #: What transformers raises for a configuration it cannot read.
@@ -83,8 +83,7 @@ def _size(model: str, config: Any, key: str) -> int:
 
 def max_positions(config: Any) -> int | None:
     """What the configuration says of positions; more where rotary positions are scaled beyond what it says."""
-    said = getattr(config, "max_position_embeddings", None)
-    if not isinstance(said, int) or said < 1:
+    if (said := said_length(config)) is None:
         return None
     if (steady := steady_length(config)) is not None:
         return steady

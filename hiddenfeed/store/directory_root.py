@@ -9,7 +9,7 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
-from hiddenfeed.errors import ConfigError
+from hiddenfeed.errors import ConfigError, TransientError
 from hiddenfeed.local_file import local_error, sync_folder
 
 _WAY_OUT = "mount it or bring it back, or restart this process to go on with what is there"
@@ -29,17 +29,17 @@ class DirectoryRoot:
             _make_folders(self.path)
 
     def require(self) -> None:
-        """Raises ConfigError unless the folder is there, and is the one that was seen first."""
+        """Raises ConfigError unless the folder is there, and TransientError unless it is the one that was seen first."""
         if not self.is_there():
             raise ConfigError(f"store folder {self.path} does not exist")
 
     def is_there(self) -> bool:
-        """Whether there is such a folder, of one that was never seen; raises ConfigError if it has gone, or is another one now."""
+        """Whether there is such a folder, of one that was never seen; raises TransientError if it has gone, or is another one now."""
         try:
             status = self.path.stat()
         except (FileNotFoundError, NotADirectoryError):
             if self._seen is not None:
-                raise ConfigError(f"store folder {self.path} is gone; {_WAY_OUT}") from None
+                raise TransientError(f"store folder {self.path} is gone; {_WAY_OUT}") from None
             return False
         except OSError as error:
             raise local_error(error, f"store folder {self.path} cannot be used") from error
@@ -49,7 +49,7 @@ class DirectoryRoot:
         if self._seen is None:
             self._seen = found
         if self._seen != found:
-            raise ConfigError(f"store folder {self.path} is another folder than before; {_WAY_OUT}")
+            raise TransientError(f"store folder {self.path} is another folder than before; {_WAY_OUT}")
         return True
 
 

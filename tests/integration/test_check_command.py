@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from common.settings.catalogue import ExtractSettings
 from gpu_worker.__main__ import main
 from gpu_worker.check import CheckReport, spread
+from gpu_worker.extract import Extractor
 from tests.extraction import TinyRun, extract, tiny_run
 
 
@@ -74,6 +76,21 @@ def test_states_of_a_neighbouring_tap_are_noticed(tmp_path: Path, capsys: pytest
     assert not report.ok
     assert [state.ok for state in report.states] == [False, False, True]
     assert "DIFFERS" in lines[1]
+
+
+def test_files_computed_in_fewer_bits_are_held_against_no_more_than_these(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The checkpoint is float32, its states are stored as float32, and somebody computed them in bfloat16."""
+    run = tiny_run(tmp_path, taps=(1, 2, 4))
+    service = run.service(ExtractSettings(compute_dtype="bfloat16"))
+    service.prepare(run.run_id)
+    spool = run.spool()
+    run.store_files([extract(Extractor(service, spool), message) for message in run.manifests])
+    service.close()
+    assert _check(run, "--samples", "2") == 0
+    _, report = _report(capsys)
+    assert max(state.relative_error for state in report.states) > 1e-4
 
 
 def test_samples_of_a_few_tokens_are_checked_only_where_there_are_no_others() -> None:

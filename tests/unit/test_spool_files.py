@@ -15,7 +15,7 @@ import pytest
 from common.settings.catalogue import SpoolSettings
 from common.spool import Spool, kept_name
 from common.spool_path import parse_spool_path
-from hiddenfeed.errors import ConfigError, DataError, PermanentError
+from hiddenfeed.errors import ConfigError, DataError, PermanentError, TransientError
 
 MIB = 1024 * 1024
 
@@ -346,3 +346,14 @@ def test_a_path_too_long_for_the_file_system_is_for_a_person_to_mend(tmp_path: P
     folder = tmp_path / ("x" * 300)
     with pytest.raises(ConfigError, match="cannot be written: File name too long"):
         Spool(SpoolSettings(spool_dir=str(folder))).check()
+
+
+def test_a_run_folder_that_is_a_link_takes_no_file(spool: Spool, tmp_path: Path) -> None:
+    """Somebody short of space has moved it: what lies behind it would count for no cap and never be uploaded."""
+    publish(spool, b"x")
+    (spool.root / "run-1").rename(tmp_path / "elsewhere")
+    (spool.root / "run-1").symlink_to(tmp_path / "elsewhere")
+    assert "is a link" in (spool.problem_with("run-1") or "")
+    with pytest.raises(TransientError, match="run-1 is a link: what lies behind it counts for no cap"):
+        spool.reserve("run-1", 1, "t9", 1)
+    assert spool.problem_with("run-2") is None

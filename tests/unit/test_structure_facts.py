@@ -9,6 +9,7 @@ import torch
 import transformers as tf
 
 from gpu_worker.structure import dissect, text_config
+from producer.model_facts import max_positions
 from tests.tiny_models import BLOCKS, CONFIGS, HIDDEN, VOCABULARY, llama4_multimodal, make_model
 
 
@@ -57,6 +58,24 @@ def test_stretched_positions_count(rope: Any, positions: int) -> None:
     parts = dissect(make_model("llama"))
     object.__setattr__(text_config(parts.decoder), "rope_parameters", rope)
     assert parts.positions == positions
+
+
+@pytest.mark.parametrize(
+    ("said", "positions"),
+    [
+        ({"max_position_embeddings": -1}, None),
+        ({"max_position_embeddings": None, "max_seq_len": 224}, 224),
+        ({"max_position_embeddings": None, "max_target_positions": 448}, 448),
+        ({"max_position_embeddings": None}, None),
+    ],
+)
+def test_positions_have_other_names_and_may_have_no_end(said: Any, positions: int | None) -> None:
+    parts = dissect(make_model("llama"))
+    config = text_config(parts.decoder)
+    for name, value in ({"rope_parameters": None} | said).items():
+        object.__setattr__(config, name, value)
+    assert parts.positions == positions
+    assert max_positions(config) == positions
 
 
 def test_dtype_of_a_quantised_checkpoint_is_that_of_the_rest() -> None:

@@ -176,6 +176,34 @@ def test_a_damaged_copy_waits_for_a_store_that_is_away(
     opened.close()
 
 
+@pytest.mark.parametrize(
+    "trouble", ["the store's folder gone", "tokens missing there", "a folder in its place"]
+)
+def test_what_keeps_a_copy_from_being_mended_may_pass(
+    tmp_path: Path, store: CountingStore, planned: Any, trouble: str
+) -> None:
+    """It fails no job: whoever took it away can bring it back."""
+    document, manifests = planned
+    opened = TokenCache(tmp_path / "cache").open(store, document)
+    _damage(opened.path, "cut")
+    away, there = tmp_path / "away", store.root
+    if trouble == "tokens missing there":
+        there = store.root / document.tokens.key
+    if trouble == "a folder in its place":
+        opened.path.unlink()
+        opened.path.mkdir()
+    else:
+        there.rename(away)
+    with pytest.raises(TransientError, match=r"is damaged, and cannot be fetched again|is gone"):
+        opened.read(manifests[0])
+    if trouble == "a folder in its place":
+        opened.path.rmdir()
+    else:
+        away.rename(there)
+    assert opened.read(manifests[0]).samples == manifests[0].samples
+    opened.close()
+
+
 def test_a_bit_that_turns_over_in_a_token_is_seen(tmp_path: Path, store: CountingStore, planned: Any) -> None:
     """Nothing else would tell: another token is as good as this one."""
     document, manifests = planned
