@@ -25,6 +25,7 @@ from gpu_worker.bootstrap import use_device
 from gpu_worker.engine import check_weights, engine_key
 from gpu_worker.model import dtype_name, load_pretrained
 from gpu_worker.reference import Reference
+from gpu_worker.selftest import must_run
 from gpu_worker.structure import dissect, text_config
 from gpu_worker.taps import Selection, is_mixture
 from hiddenfeed.dtypes import STATE_DTYPES
@@ -146,16 +147,18 @@ def check_samples(
     pairs = []
     for number, sample in enumerate(samples, start=1):
         say(f"sample {number} of {len(samples)}, {count_text(len(sample), 'token')}")
-        pairs.append((_stored(sample), reference.states(_ids(sample), selection).cpu().numpy()))
+        with must_run(reader.document.model):
+            states = reference.states(_ids(sample), selection)
+        pairs.append((_stored(sample), states.cpu().numpy()))
     if tolerance.median:
         # A token that went to other experts weighs much in a short sample, so all are taken together.
         pairs = [
             (np.concatenate([ours for ours, _ in pairs]), np.concatenate([theirs for _, theirs in pairs]))
         ]
     agreements = [compare(ours, theirs, median=tolerance.median) for ours, theirs in pairs]
-    states = _states(state_names(identity.taps, identity.final_state), agreements, tolerance)
+    checked = _states(state_names(identity.taps, identity.final_state), agreements, tolerance)
     return CheckReport(
-        ok=all(state.ok for state in states),
+        ok=all(state.ok for state in checked),
         run_id=reader.run_id,
         model=reader.document.model,
         device=str(parts.device),
@@ -163,7 +166,7 @@ def check_samples(
         dtype=identity.dtype,
         samples=[sample.sample_id for sample in samples],
         tokens=sum(len(sample) for sample in samples),
-        states=states,
+        states=checked,
         cosine_at_least=tolerance.cosine,
         relative_error_at_most=tolerance.error,
     )

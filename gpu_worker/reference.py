@@ -16,6 +16,7 @@ from torch import nn
 
 from gpu_worker.structure import DecoderParts
 from gpu_worker.taps import Selection
+from hiddenfeed.errors import ConfigError
 
 
 class Reference:
@@ -29,7 +30,10 @@ class Reference:
         self.device = parts.device
 
     def states(self, ids: torch.Tensor, selection: Selection) -> torch.Tensor:
-        """float32 [n, K', H] of token ids int64 [1, n], alone: the taps, then the final state if there is one."""
+        """float32 [n, K', H] of token ids int64 [1, n], alone: the taps, then the final state if there is one.
+
+        Raises ConfigError for states of different shapes, and whatever the model raises.
+        """
         with self._watched() as seen, torch.inference_mode():
             output = self._model(input_ids=ids.to(self.device), output_hidden_states=True, use_cache=False)
         hidden = seen.from_embeddings_on(output.hidden_states)
@@ -38,6 +42,12 @@ class Reference:
         states = [last if tap == self._num_blocks else hidden[tap] for tap in selection.taps]
         if selection.final_state != "none":
             states.append(last if selection.final_state == "pre" else hidden[-1])
+        odd = next((state for state in states if state.dim() != 3 or state.shape != states[-1].shape), None)
+        if odd is not None:
+            raise ConfigError(
+                f"the model's state has shape {list(odd.shape)} where [batch, tokens, width] was expected, as everywhere else; "
+                "such models are not supported"
+            )
         return torch.stack([state[0].float() for state in states], dim=1)
 
     @contextmanager

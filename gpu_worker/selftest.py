@@ -32,7 +32,7 @@ _MODEL_ERRORS = (RuntimeError, ValueError, TypeError, AttributeError, LookupErro
 
 
 @contextmanager
-def _must_run(name: str) -> Iterator[None]:
+def must_run(name: str) -> Iterator[None]:
     """Say in one sentence that a model does not run; mistakes of ours, which assert, are left as they are."""
     try:
         yield
@@ -115,13 +115,13 @@ class SelfTest:
         reference = Reference(parts.decoder, parts)
         self._device = reference.device
         alone = [pack(samples, sample, sample + 1).ids for sample in range(samples.samples)]
-        with _must_run(name):
+        with must_run(name):
             self._reference = torch.cat([reference.states(ids, selection) for ids in alone])
 
     @torch.inference_mode()
     def run(self, model: TapModel, dtype: torch.dtype, tolerance: Tolerance) -> SelfTestResult:
         """What was found; raises ConfigError if a state is not the reference's."""
-        with _must_run(self._name):
+        with must_run(self._name):
             rows = self._computed(model, dtype)
         finals = [] if rows.final is None else [rows.final]
         states = torch.stack([state.float() for state in (*rows.hidden_states.unbind(1), *finals)], dim=1)

@@ -56,9 +56,11 @@ def rate_lines(progress: Progress) -> list[str]:
             f"({worker.device})"
         )
     for uploader in progress.uploaders:
+        overall = uploader.bytes_per_second
+        over_the_clock = "" if overall is None else f"{size_rate_text(overall)}, "
         lines.append(
             f"{uploader.uploader}: {count_text(uploader.files, 'file')}, {size_text(uploader.bytes)}, "
-            f"{size_rate_text(uploader.bytes_per_second)} ({size_rate_text(uploader.transfer_bytes_per_second)} each file)"
+            f"{over_the_clock}{size_rate_text(uploader.transfer_bytes_per_second)} each file"
         )
     return [row("rates" if number == 0 else "", line) for number, line in enumerate(lines)]
 

@@ -57,12 +57,13 @@ def serve(home: Home, display: Display, monitor_arguments: Sequence[str]) -> int
         environ = visitor_environment(surroundings)
         display.say(
             f"store  {surroundings.store_url}"
-            + (f" at {surroundings.s3.endpoint}" if surroundings.s3 else "")
+            + (f" in the S3 server at {surroundings.s3.endpoint}" if surroundings.s3 else "")
         )
         display.say(f"to read it in another terminal:  . {shown_path(home.environment_file)}")
         display.say(
             f"                                 {shown_python()} -m hiddenfeed show {surroundings.store_url}"
         )
+        display.say("Ctrl-C ends the servers and the page, whose address follows")
         command = [sys.executable, "-m", "monitor", "--serve", *monitor_arguments]
         page = subprocess.Popen(command, env=environ, start_new_session=True)
         try:

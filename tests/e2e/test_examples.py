@@ -39,11 +39,19 @@ def test_a_drafter_learns_a_run(
     steps = [line for line in said.splitlines() if line.startswith("step ")]
     # The first step has no pace yet, the last one is always there.
     assert re.fullmatch(r"step 1 of 45: loss [\d.]+, \d+% of the tokens guessed right", steps[0])
-    assert re.fullmatch(r"step 20 of 45: .* right, [\d,]+ tokens/s, 0:\d\d:\d\d left", steps[1])
-    assert re.fullmatch(r"step 45 of 45: .* right, [\d,]+ tokens/s, 0:00:00 left", steps[3])
+    for number, line in ((5, steps[1]), (20, steps[2])):
+        assert re.fullmatch(rf"step {number} of 45: .* right, [\d,]+ tokens/s, 0:\d\d:\d\d left", line)
+    assert re.fullmatch(r"step 45 of 45: .* right, [\d,]+ tokens/s, 0:00:00 left", steps[4])
     losses = [float(loss) for loss in re.findall(r"loss ([0-9.]+)", said)]
-    assert len(losses) == 4
+    assert len(losses) == 5
     assert losses[-1] < losses[0] * 0.6
+
+
+def test_a_run_that_is_not_there_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["train", f"{tmp_path}/nope"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(_ROOT / "examples/train_drafter.py"), run_name="__main__")
+    assert str(ended.value.code).startswith(f"error: there is no run nope in {tmp_path}")
 
 
 def test_what_the_documents_show_can_be_pasted(tmp_path: Path) -> None:

@@ -252,7 +252,7 @@ def test_rates_per_worker_and_uploader_are_the_monitors() -> None:
     lines = report.rate_lines(Progress(run_id="r", workers=(worker,), uploaders=(uploader,)))
     assert [line.strip() for line in lines] == [
         "rates      w: 2 batches, 900 tokens, 45 tokens/s (75% of the time in the model), 10.0% padding (cpu)",
-        "u: 2 files, 8.0 MiB, 409.6 KiB/s (4.0 MiB/s each file)",
+        "u: 2 files, 8.0 MiB, 409.6 KiB/s, 4.0 MiB/s each file",
     ]
     nothing = Progress(run_id="r", workers=(WorkerProgress(worker="w", batches=1),))
     assert "w: 1 batch, 0 tokens, - tokens/s (" in report.rate_lines(nothing)[0]
